@@ -1,0 +1,1 @@
+"""From scored groups to packed micro-batches: plain lists and numpy."""

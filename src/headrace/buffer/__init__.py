@@ -1,0 +1,1 @@
+"""The rule made awaitable: where groups live between admission and the step that trains them."""

@@ -1,0 +1,123 @@
+"""The whole recipe, and the checks that need more than one section."""
+
+from collections.abc import Callable
+
+from pydantic import Field, model_validator
+
+from headrace.config.base import Section
+from headrace.config.data import DataSection, ModelSection
+from headrace.config.generation import EngineSection, EvaluationSection, SamplingSection
+from headrace.config.rewards import RewardsSection
+from headrace.config.run import RunSection, TelemetrySection
+from headrace.config.schedule import AsyncSchedule, PeriodicSchedule, ScheduleSection
+from headrace.config.training import AlgorithmSection, CheckpointSection, TrainingSection
+
+
+class Recipe(Section):
+    """Everything that a run is made from: one TOML file, one table a section."""
+
+    run: RunSection
+    model: ModelSection
+    data: DataSection
+    rewards: RewardsSection = RewardsSection()
+    sampling: SamplingSection = SamplingSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    schedule: ScheduleSection = Field(default=AsyncSchedule())
+    algorithm: AlgorithmSection = AlgorithmSection()
+    training: TrainingSection = TrainingSection()
+    engine: EngineSection = EngineSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    telemetry: TelemetrySection = TelemetrySection()
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> "Recipe":
+        problems = [problem for check in CROSS_CHECKS if (problem := check(self))]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    @property
+    def max_live_groups(self) -> int:
+        """Most groups that the staleness bound allows to be alive: (max_staleness + 1) · prompts_per_step."""
+        return (self.schedule.max_staleness + 1) * self.training.prompts_per_step
+
+    @property
+    def slots(self) -> int:
+        """Groups alive at once."""
+        chosen = self.schedule.slots if isinstance(self.schedule, AsyncSchedule) else None
+        return self.max_live_groups if chosen is None else chosen
+
+    @property
+    def streams(self) -> bool:
+        """Whether training starts before the batch is complete."""
+        return isinstance(self.schedule, PeriodicSchedule) or (isinstance(self.schedule, AsyncSchedule) and self.schedule.stream)
+
+    @property
+    def completions_per_step(self) -> int:
+        """Rollouts that a training step consumes."""
+        return self.training.prompts_per_step * self.algorithm.num_generations
+
+
+def _slots_hold_a_batch(recipe: Recipe) -> str | None:
+    if recipe.slots < recipe.training.prompts_per_step:
+        return (
+            f"schedule.slots = {recipe.slots} is less than training.prompts_per_step = {recipe.training.prompts_per_step}, "
+            f"so no batch could ever fill; set slots between {recipe.training.prompts_per_step} and {recipe.max_live_groups}"
+        )
+    return None
+
+
+def _slots_keep_the_bound(recipe: Recipe) -> str | None:
+    if recipe.slots > recipe.max_live_groups:
+        return (
+            f"schedule.slots = {recipe.slots} is more than (max_staleness + 1) · prompts_per_step = {recipe.max_live_groups}, "
+            "so some token would become too old; lower slots or raise max_staleness"
+        )
+    return None
+
+
+def _streaming_sees_single_groups(recipe: Recipe) -> str | None:
+    if recipe.streams and recipe.algorithm.scale_rewards == "batch":
+        return (
+            f"schedule.type = {recipe.schedule.type!r} trains on groups before the batch is complete, but scale_rewards = 'batch' needs "
+            "the whole batch; set algorithm.scale_rewards to 'group' or 'none', or schedule.type to 'sync'"
+        )
+    return None
+
+
+def _streaming_makes_one_update(recipe: Recipe) -> str | None:
+    if recipe.streams and recipe.algorithm.num_minibatches > 1:
+        return (
+            f"schedule.type = {recipe.schedule.type!r} accumulates one gradient per batch, but num_minibatches = "
+            f"{recipe.algorithm.num_minibatches} updates the weights in between; set algorithm.num_minibatches = 1, or schedule.type = 'sync'"
+        )
+    return None
+
+
+def _minibatches_divide(recipe: Recipe) -> str | None:
+    prompts, minibatches = recipe.training.prompts_per_step, recipe.algorithm.num_minibatches
+    if prompts % minibatches:
+        return (
+            f"algorithm.num_minibatches = {minibatches} does not divide training.prompts_per_step = {prompts}, and minibatches "
+            "must be equal; choose a divisor"
+        )
+    return None
+
+
+def _scorer_knows_the_task(recipe: Recipe) -> str | None:
+    if any(function.type == "reasoning_gym" for function in recipe.rewards.functions) and recipe.data.source.type != "reasoning_gym":
+        return (
+            f"rewards of type 'reasoning_gym' need the task's own entries, but data.source.type = {recipe.data.source.type!r}; "
+            "use data.source.type = 'reasoning_gym' or another reward"
+        )
+    return None
+
+
+CROSS_CHECKS: tuple[Callable[[Recipe], str | None], ...] = (
+    _slots_hold_a_batch,
+    _slots_keep_the_bound,
+    _streaming_sees_single_groups,
+    _streaming_makes_one_update,
+    _minibatches_divide,
+    _scorer_knows_the_task,
+)

@@ -1,0 +1,1 @@
+"""The loop, its supervision, and resuming."""

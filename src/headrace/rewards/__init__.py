@@ -1,0 +1,1 @@
+"""The reward service (processes, time limits) and the reward functions."""

@@ -1,0 +1,1 @@
+"""The real controller with scripted parts under a virtual clock."""

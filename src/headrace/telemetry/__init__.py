@@ -1,0 +1,1 @@
+"""Events, and the sinks that make logs, metrics, files and the screen of them."""

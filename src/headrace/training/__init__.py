@@ -1,0 +1,1 @@
+"""The trainer: log-probabilities, collation, optimizer, its own checkpoint."""

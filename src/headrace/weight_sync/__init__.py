@@ -1,0 +1,1 @@
+"""Handing new weights to the engines: one file a way of publishing."""
