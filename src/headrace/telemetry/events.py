@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from headrace.types import EngineStats, Ledger, Prompt, Rollout, RolloutReward, ScoredGroup, StepReport
 from headrace.interfaces import Clock
+from headrace.types import EngineStats, Ledger, Prompt, Rollout, RolloutReward, ScoredGroup, StepReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
