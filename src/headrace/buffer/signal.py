@@ -1,0 +1,46 @@
+"""Waiting for a condition without polling."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from headrace.errors import StalledError
+
+T = TypeVar("T")
+
+
+class Signal:
+    """Wakes coroutines that wait for a predicate over shared state; whoever changes the state calls `notify`.
+
+    Everything happens on one event loop, so that no lock is needed: a predicate is true when its waiter goes on.
+    """
+
+    def __init__(self) -> None:
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def notify(self) -> None:
+        """Have every waiter look at its predicate again."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait_until(self, predicate: Callable[[], bool]) -> None:
+        """Wait for the predicate, which is looked at now and after each `notify`."""
+        while not predicate():
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+
+async def limited(awaitable: Awaitable[T], *, seconds: float, what: Callable[[], str]) -> T:
+    """Await with a limit.
+
+    Raises:
+        StalledError: The limit passed; the message ends with `what()`.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            return await awaitable
+    except TimeoutError:
+        raise StalledError(f"waited {seconds:g} s (run.stall_seconds) for {what()}") from None
