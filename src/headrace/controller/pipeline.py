@@ -86,6 +86,7 @@ class Pipeline:
             HeadraceError: Whatever ended the run early, as itself.
         """
         self._announce()
+        await self._publish(self._parts.trainer.version)
         async with Supervisor() as tasks:
             tasks.start("admission", self._admit(tasks))
             await self._train()
@@ -103,7 +104,7 @@ class Pipeline:
                 break
             report = await self._compute(parts.trainer.step(), f"the optimizer step of version {version}")
             self._timer.enter("publishing")
-            await self._limited(parts.weights.publish(report.version), f"the engines to take over version {report.version}")
+            await self._publish(report.version)
             parts.buffer.release_trained(report.version)
             self._report(version, report)
             if self._has_next_step():
@@ -140,6 +141,9 @@ class Pipeline:
             GroupAdmitted(group_id=group.group_id, epoch=prompt.epoch, row=prompt.row, version=group.version, deadline=group.deadline)
         )
         tasks.start(f"group {group.group_id}", self._parts.runner.run(group))
+
+    async def _publish(self, version: int) -> None:
+        await self._limited(self._parts.weights.publish(version), f"the engines to take over version {version}")
 
     async def _compute(self, work: Awaitable[T], what: str) -> T:
         self._timer.enter("computing")

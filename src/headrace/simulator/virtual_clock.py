@@ -53,11 +53,5 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 def run_virtually(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end under a virtual clock that starts at 0."""
-    loop = VirtualClockLoop()
-    try:
-        return loop.run_until_complete(work)
-    finally:
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.close()
+    with asyncio.Runner(loop_factory=VirtualClockLoop) as runner:
+        return runner.run(work)
