@@ -1,6 +1,6 @@
 """`[sampling]`, `[engine]` and `[evaluation]`: how completions are drawn."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -13,7 +13,7 @@ class SamplingSection(Section):
     temperature: float = Field(default=1.0, gt=0)
     """Softmax temperature; the trainer scales its log-probabilities by it too, so that ratios compare like with like."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Nucleus sampling. Training refuses values below 1: see the error's text."""
+    """Nucleus sampling. Training refuses values below 1, because its ratios are over the whole vocabulary."""
     top_k: int = Field(default=0, ge=0)
     """Keep the k likeliest tokens; 0 keeps all. Training refuses other values."""
     max_completion_length: int = Field(default=256, ge=1)
@@ -39,7 +39,7 @@ class EngineSection(Section):
     """Rollouts decoded together; further ones wait."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the engine's weights and cache. `auto`: bfloat16 where the hardware is fast at it, else float32."""
-    threads: Literal["auto"] | int = "auto"
+    threads: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     """CPU threads for generation. `auto` shares the cores with the trainer."""
     host: Literal["auto", "thread", "process"] = "auto"
     """Where the engine runs: a thread of this process, or a process of its own. `auto`: what measured faster (docs/architecture.md)."""
@@ -55,7 +55,7 @@ class EvaluationSection(Section):
     top_k: int = Field(default=0, ge=0)
     """Keep the k likeliest tokens; 0 keeps all."""
     max_completion_length: int | None = Field(default=None, ge=1)
-    """Tokens; None takes `sampling.max_completion_length`."""
+    """Tokens; unset takes `sampling.max_completion_length`."""
     num_rollouts: int = Field(default=1, ge=1)
     """Completions of each prompt; above 1, `pass@k` is reported beside the mean."""
     every_steps: int = Field(default=0, ge=0)

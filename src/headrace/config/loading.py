@@ -1,15 +1,14 @@
 """From a TOML file and `section.key=value` overrides to a `Recipe`, with errors that a person can act on."""
 
-import difflib
-import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
+from headrace.config.problems import explain, meaning_of, models_at, type_of
 from headrace.config.recipe import Recipe
 from headrace.errors import RecipeError
 
@@ -19,22 +18,17 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
     Args:
         path: The TOML file.
-        overrides: `section.key=value`, later ones winning; the value is TOML, or a bare word taken as text.
+        overrides: `section.key=value`, later ones winning; the value is TOML, or a bare word taken as text. One that changes a table's
+            `type` drops the table's keys that the new type does not have.
 
     Raises:
         RecipeError: Anything that keeps the file from being a valid recipe.
     """
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RecipeError(f"there is no recipe {str(path)!r}; give the path of a .toml file") from None
-    except IsADirectoryError:
-        raise RecipeError(f"{str(path)!r} is a folder; give the path of a .toml file in it") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path} is not valid TOML: {error}") from None
+    table = _read_toml(path)
     for override in overrides:
         _apply_override(table, override)
-    return parse_recipe(table, origin=str(path))
+    origin = f"{path} with {' '.join(overrides)}" if overrides else str(path)
+    return parse_recipe(table, origin=origin)
 
 
 def parse_recipe(table: Mapping[str, Any], *, origin: str) -> Recipe:
@@ -46,8 +40,7 @@ def parse_recipe(table: Mapping[str, Any], *, origin: str) -> Recipe:
     try:
         return Recipe.model_validate(table)
     except ValidationError as error:
-        problems = [_explain(problem) for problem in error.errors(include_url=False)]
-        raise RecipeError(f"{origin}: " + "; ".join(problems)) from None
+        raise RecipeError(f"{origin}: " + "; ".join(explain(error))) from None
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -55,67 +48,46 @@ def dump_recipe(recipe: Recipe) -> str:
     return tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
 
 
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError(f"there is no recipe {str(path)!r}; give the path of a .toml file") from None
+    except IsADirectoryError:
+        raise RecipeError(f"{str(path)!r} is a folder; give the path of a .toml file in it") from None
+    except OSError as error:
+        raise RecipeError(f"cannot read {str(path)!r}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path} is not valid TOML: {error}") from None
+
+
 def _apply_override(table: dict[str, Any], override: str) -> None:
     key, separator, text = override.partition("=")
     names = key.strip().split(".")
     if not separator or len(names) < 2 or not all(names):
-        raise RecipeError(f"override {override!r} is not of the form section.key=value, for instance training.max_steps=10")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
+        meaning = None if names[-1] in Recipe.model_fields else meaning_of(names[-1])
+        hint = meaning or "write for instance training.max_steps=10"
+        raise RecipeError(f"override {override!r} is not of the form section.key=value; {hint}")
     for name in names[:-1]:
         inner = table.setdefault(name, {})
         if not isinstance(inner, dict):
-            raise RecipeError(f"override {override!r} goes into {name!r}, which is the value {inner!r}, not a table")
+            raise RecipeError(f"override {override!r} goes into {name!r}, which is not a table but {inner!r}")
         table = inner
+    value = _parse_value(text)
+    if names[-1] == "type":
+        _drop_keys_of_other_types(table, names[:-1], value)
     table[names[-1]] = value
 
 
-def _explain(problem: Any) -> str:
-    location = list(problem["loc"])
-    key = ".".join(str(part) for part in location if not _is_union_tag(location, part))
-    if problem["type"] == "extra_forbidden":
-        known = _known_keys(location[:-1])
-        near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
-        return f"unknown key {key!r}; {hint}"
-    if problem["type"] == "missing":
-        return f"{key!r} is missing and has no default"
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    if problem["type"] == "value_error":
-        return f"{key}: {message}" if key else message
-    given = "" if isinstance(problem["input"], dict | BaseModel) else f" (given: {json.dumps(problem['input'], default=str)})"
-    return f"{key}: {message[:1].lower()}{message[1:]}{given}"
+def _parse_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
 
 
-def _models_at(location: Sequence[int | str]) -> list[type[BaseModel]]:
-    """The models that a pydantic error location leads to; union members are entered by their tag."""
-    models: list[type[BaseModel]] = [Recipe]
-    for part in location:
-        if isinstance(part, int):
-            continue
-        fields = [model.model_fields[part].annotation for model in models if part in model.model_fields]
-        tagged = [model for model in models if _tag(model) == part]
-        models = [model for annotation in fields for model in _models_in(annotation)] or tagged or models
-    return models
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for argument in get_args(annotation) for model in _models_in(argument)]
-
-
-def _tag(model: type[BaseModel]) -> str | None:
-    field = model.model_fields.get("type")
-    return None if field is None else str(field.default)
-
-
-def _known_keys(location: Sequence[int | str]) -> list[str]:
-    return [name for model in _models_at(location) for name in model.model_fields]
-
-
-def _is_union_tag(location: Sequence[int | str], part: int | str) -> bool:
-    position = list(location).index(part)
-    return position > 0 and isinstance(part, str) and any(_tag(model) == part for model in _models_at(location[:position]))
+def _drop_keys_of_other_types(table: dict[str, Any], location: Sequence[str], new_type: Any) -> None:
+    for model in models_at(location):
+        if type_of(model) == new_type:
+            for key in table.keys() - model.model_fields.keys():
+                del table[key]

@@ -88,8 +88,9 @@ def _streaming_sees_single_groups(recipe: Recipe) -> str | None:
 def _streaming_makes_one_update(recipe: Recipe) -> str | None:
     if recipe.streams and recipe.algorithm.num_minibatches > 1:
         return (
-            f"schedule.type = {recipe.schedule.type!r} accumulates one gradient per batch, but num_minibatches = "
-            f"{recipe.algorithm.num_minibatches} updates the weights in between; set algorithm.num_minibatches = 1, or schedule.type = 'sync'"
+            f"schedule.type = {recipe.schedule.type!r} accumulates one gradient per batch, but "
+            f"num_minibatches = {recipe.algorithm.num_minibatches} updates the weights in between; set algorithm.num_minibatches to 1, "
+            "or schedule.type to 'sync'"
         )
     return None
 
@@ -113,6 +114,15 @@ def _scorer_knows_the_task(recipe: Recipe) -> str | None:
     return None
 
 
+def _evaluation_has_prompts(recipe: Recipe) -> str | None:
+    if recipe.evaluation.every_steps > 0 and recipe.data.held_out == 0:
+        return (
+            f"evaluation.every_steps = {recipe.evaluation.every_steps} but data.held_out = 0, so there is nothing to evaluate on; "
+            "set data.held_out to the number of rows to keep from training, or evaluation.every_steps = 0"
+        )
+    return None
+
+
 CROSS_CHECKS: tuple[Callable[[Recipe], str | None], ...] = (
     _slots_hold_a_batch,
     _slots_keep_the_bound,
@@ -120,4 +130,5 @@ CROSS_CHECKS: tuple[Callable[[Recipe], str | None], ...] = (
     _streaming_makes_one_update,
     _minibatches_divide,
     _scorer_knows_the_task,
+    _evaluation_has_prompts,
 )

@@ -4,14 +4,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from headrace.config.base import Section
+from headrace.config.base import FunctionName, Section
 
 
 class ExactNumber(Section):
     """1 when the completion's last number equals the answer, else 0."""
 
     type: Literal["exact_number"] = "exact_number"
-    answer_column: str = "answer"
+    answer_column: str = Field(default="answer", min_length=1)
     """Column with the right answer."""
     weight: float = 1.0
     """Factor in the sum of the rewards."""
@@ -21,7 +21,7 @@ class MathVerify(Section):
     """1 when math-verify finds the answer equal to the gold one, else 0 (needs `pip install headrace[math]`)."""
 
     type: Literal["math_verify"] = "math_verify"
-    answer_column: str = "answer"
+    answer_column: str = Field(default="answer", min_length=1)
     """Column with the right answer."""
     weight: float = 1.0
     """Factor in the sum of the rewards."""
@@ -39,7 +39,7 @@ class PythonReward(Section):
     """A function with TRL's signature, `f(prompts, completions, completion_ids, **columns) -> list[float | None]`, plain or async."""
 
     type: Literal["python"] = "python"
-    function: str
+    function: FunctionName
     """`package.module:function` or `path/to/file.py:function`."""
     weight: float = 1.0
     """Factor in the sum of the rewards."""
@@ -52,7 +52,7 @@ class RewardsSection(Section):
     """The reward functions and the processes that run them."""
 
     functions: list[RewardFunctionSpec] = []
-    """The rewards to add up. None is allowed only from Python, where functions are passed directly."""
+    """The rewards to add up. It may be empty only where Python code passes functions directly."""
     time_limit_seconds: float = Field(default=10.0, gt=0)
     """Limit of one call, counted while it runs, not while it waits; a call that exceeds it is killed."""
     num_workers: int = Field(default=1, ge=1)

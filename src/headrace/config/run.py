@@ -10,7 +10,7 @@ from headrace.config.base import Section
 class RunSection(Section):
     """Where the run lives, and its seed."""
 
-    output_dir: str
+    output_dir: str = Field(min_length=1)
     """Run folder; refused when it exists, unless resumed."""
     seed: int = Field(default=0, ge=0)
     """Fixes the held-out split, the order of prompts and the random numbers of every rollout."""

@@ -36,11 +36,13 @@ class AsyncSchedule(Section):
     max_staleness: int = Field(default=1, ge=0)
     """No token is ever trained on by weights more than this many steps newer than those that sampled it."""
     slots: int | None = Field(default=None, ge=1)
-    """Groups alive at once; None gives all that the bound allows, (max_staleness + 1) · prompts_per_step. Fewer leave slack for stragglers."""
+    """Groups alive at once; unset gives all that the bound allows, (max_staleness + 1) · prompts_per_step.
+    Fewer leave slack for stragglers."""
     order: Literal["deadline", "completion"] = "deadline"
     """`deadline` keeps the bound for every token; `completion` trains the first finished (AReaL's rule): only the count is bounded."""
     interruption: Literal["recompute", "continue", "finish"] = "recompute"
-    """Unfinished rollouts, when new weights arrive: prefill again under the new weights; go on with the old cache; or end on the old weights."""
+    """Unfinished rollouts, when new weights arrive: prefill again under the new weights (`recompute`), go on with the old cache
+    (`continue`), or end on the old weights (`finish`)."""
     stream: bool = False
     """Start training with the first groups that may be trained on, instead of when the batch is complete."""
 

@@ -46,12 +46,12 @@ class AlgorithmSection(Section):
     epsilon: float = Field(default=0.2, gt=0, lt=1)
     """The ratio is clipped below 1 - epsilon …"""
     epsilon_high: float | None = Field(default=None, gt=0)
-    """… and above 1 + epsilon_high; None takes `epsilon`."""
+    """… and above 1 + epsilon_high; unset takes `epsilon`."""
     proximal: ProximalPolicy = BehaviourProximal()
     """The policy that the ratio is clipped against."""
     denominator: Literal["tokens", "sequences", "constant"] = "tokens"
-    """What the summed loss is divided by: the batch's completion tokens (TRL's `dapo`); each sequence's own tokens, then sequences (`grpo`);
-    or completions · max_completion_length (`dr_grpo`)."""
+    """What the summed loss is divided by: the batch's completion tokens (TRL's `dapo`), each sequence's own tokens and then the sequences
+    (`grpo`), or completions · max_completion_length (`dr_grpo`)."""
     beta: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence (k3 estimator) to the initial policy; above 0 a frozen copy of it is kept."""
     entropy_coefficient: float = 0.0
@@ -73,9 +73,10 @@ class TrainingSection(Section):
     prompts_per_step: int = Field(default=8, ge=1)
     """Groups that a training step consumes (B)."""
     max_steps: int | None = Field(default=None, ge=1)
-    """Training steps; None trains `num_train_epochs`."""
+    """Training steps; unset trains `num_train_epochs`."""
     num_train_epochs: int = Field(default=1, ge=1)
-    """Passes over the prompts, when `max_steps` is not set. An epoch's last incomplete batch is filled from the next epoch; the run's last one is left out."""
+    """Passes over the prompts, when `max_steps` is not set. An epoch's last incomplete batch is filled from the next epoch; the run's last
+    one is left out."""
     learning_rate: float = Field(default=1e-6, gt=0)
     """AdamW's peak learning rate."""
     lr_scheduler: Literal["constant", "linear", "cosine"] = "constant"
@@ -96,7 +97,7 @@ class TrainingSection(Section):
     """Tokens of a micro-batch, padding included: what memory depends on."""
     autocast: Literal["auto", "bfloat16", "none"] = "auto"
     """Arithmetic of the forward pass; weights stay float32. `auto`: bfloat16 where the hardware is fast at it."""
-    threads: Literal["auto"] | int = "auto"
+    threads: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     """CPU threads for training. `auto` shares the cores with the engine."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""

@@ -33,9 +33,23 @@ class RunCheckpoints:
         events: Events,
         clock: Clock,
         extra_state: Callable[[], Mapping[str, Any]],
+        save_beside: Callable[[Path], None],
         saved_version: int | None = None,
     ) -> None:
-        """`extra_state` is saved beside the rest (telemetry's totals); `saved_version` is the one resumed from."""
+        """Put the parts together.
+
+        Args:
+            folders: Where checkpoints go.
+            every_steps: How often `save_if_due` saves.
+            trainer: Saves itself.
+            buffer: Its books and live groups are saved.
+            prompts: Their position is saved.
+            events: Told of each checkpoint.
+            clock: The run's.
+            extra_state: More JSON values to save with the state (telemetry's totals).
+            save_beside: Writes more files into the folder (the tokenizer).
+            saved_version: The version resumed from, which need not be saved again.
+        """
         self._folders = folders
         self._every_steps = every_steps
         self._trainer = trainer
@@ -44,6 +58,7 @@ class RunCheckpoints:
         self._events = events
         self._clock = clock
         self._extra_state = extra_state
+        self._save_beside = save_beside
         self._saved_version = saved_version
 
     async def save_if_due(self, version: int) -> None:
@@ -66,9 +81,13 @@ class RunCheckpoints:
             "live_groups": [[group.group_id, group.prompt.epoch, group.prompt.row] for group in self._buffer.live_groups()],
             "extra": self._extra_state(),
         }
-        folder = await self._folders.save(version, state, self._trainer.save)
+        folder = await self._folders.save(version, state, self._save_parts)
         self._saved_version = version
         self._events.emit(CheckpointSaved(version=version, folder=folder, seconds=self._clock() - start))
+
+    async def _save_parts(self, folder: Path) -> None:
+        await self._trainer.save(folder)
+        self._save_beside(folder)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

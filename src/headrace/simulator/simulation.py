@@ -174,5 +174,6 @@ def _assemble(scenario: Scenario, folders: CheckpointFolders, events: Events, cl
             events=events,
             clock=clock,
             extra_state=dict,
+            save_beside=lambda folder: None,
         ),
     )

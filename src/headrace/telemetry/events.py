@@ -23,7 +23,8 @@ class RunStarted(Event):
     """The controller is about to start, or to go on: `version` is above 0 in a resumed run."""
 
     version: int
-    last_version: int
+    last_version: int | None
+    """None when the run ends with its prompts, whose number of steps depends on discards."""
     slots: int
     max_staleness: int
     prompts_per_step: int

@@ -1,0 +1,189 @@
+"""What a recipe amounts to, computed before anything is loaded."""
+
+from dataclasses import dataclass
+
+from headrace.config.memory import MemoryEstimate, estimate_memory
+from headrace.config.model_facts import ModelFacts
+from headrace.config.recipe import Recipe
+from headrace.config.schedule import AsyncSchedule
+from headrace.config.training import BehaviourProximal
+from headrace.errors import DataError
+
+_LARGE_LEARNING_RATE = 1e-4
+"""AdamW on all weights of a language model; published recipes stay below 2e-5."""
+_STALENESS_TO_CORRECT = 4
+"""From here on, AReaL (arXiv 2505.24298, Table 2) measures a clear loss without the decoupled objective."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A recipe's consequences: numbers, formulas as text, and what is likely to go wrong."""
+
+    completions_per_step: int
+    completions_per_update: int
+    updates_per_step: int
+    slots: int
+    worst_staleness: int | None
+    """Largest staleness of a trained token; None when nothing bounds it."""
+    staleness_reason: str
+    loss: str
+    denominator: str
+    sampling: str
+    evaluation: str
+    num_prompts: int | None
+    """Training prompts before too long ones are left out; None when the data could not be counted."""
+    steps: int | None
+    """Training steps; None when they follow from a data set that could not be counted."""
+    epochs: float | None
+    """Passes over the training prompts."""
+    memory: MemoryEstimate | None
+    """None when the model's sizes are not known."""
+    warnings: tuple[str, ...]
+
+
+def make_plan(recipe: Recipe, *, model: ModelFacts | None = None, num_rows: int | None = None) -> Plan:
+    """Work out a plan.
+
+    Args:
+        recipe: A valid recipe.
+        model: The model's sizes, when its folder is on this machine.
+        num_rows: Rows of the data set, when they could be counted.
+
+    Raises:
+        DataError: No row is left for training, or not enough for a single step.
+    """
+    num_prompts = None if num_rows is None else num_rows - recipe.data.held_out
+    steps = _steps(recipe, num_prompts)
+    return Plan(
+        completions_per_step=recipe.completions_per_step,
+        completions_per_update=recipe.completions_per_step // recipe.algorithm.num_minibatches,
+        updates_per_step=recipe.algorithm.num_minibatches,
+        slots=recipe.slots,
+        worst_staleness=_worst_staleness(recipe),
+        staleness_reason=_staleness_reason(recipe),
+        loss=_loss(recipe),
+        denominator=_denominator(recipe),
+        sampling=_drawn(recipe.sampling.temperature, 1.0, 0, recipe.sampling.max_completion_length),
+        evaluation=_evaluation(recipe),
+        num_prompts=num_prompts,
+        steps=steps,
+        epochs=None if steps is None or num_prompts is None else steps * recipe.training.prompts_per_step / num_prompts,
+        memory=None if model is None else estimate_memory(recipe, model),
+        warnings=tuple(_warnings(recipe, model)),
+    )
+
+
+def _steps(recipe: Recipe, num_prompts: int | None) -> int | None:
+    if num_prompts is not None and num_prompts < 1:
+        rows = num_prompts + recipe.data.held_out
+        raise DataError(f"the data has {rows} rows and data.held_out = {recipe.data.held_out} leaves none to train on; lower data.held_out")
+    if recipe.training.max_steps is not None:
+        return recipe.training.max_steps
+    if num_prompts is None:
+        return None
+    steps = recipe.training.num_train_epochs * num_prompts // recipe.training.prompts_per_step
+    if steps == 0:
+        raise DataError(
+            f"{num_prompts} training prompts in {recipe.training.num_train_epochs} epochs do not fill one step of "
+            f"training.prompts_per_step = {recipe.training.prompts_per_step}; lower it, or raise training.num_train_epochs or set max_steps"
+        )
+    return steps
+
+
+def _worst_staleness(recipe: Recipe) -> int | None:
+    by_completion = (
+        isinstance(recipe.schedule, AsyncSchedule) and recipe.schedule.order == "completion" and recipe.schedule.max_staleness > 0
+    )
+    return None if by_completion else recipe.schedule.max_staleness
+
+
+def _staleness_reason(recipe: Recipe) -> str:
+    schedule = recipe.schedule
+    if schedule.type == "sync":
+        return "a batch is generated, then trained on"
+    if schedule.type == "periodic":
+        return "training streams over the batch that is being generated, with one update at its end"
+    if schedule.order == "completion":
+        return f"groups are trained in order of completion, so that {schedule.max_staleness} bounds their number, not their age"
+    limit = f"{schedule.max_staleness} step{'' if schedule.max_staleness == 1 else 's'}"
+    return f"no group is trained on later than {limit} after its admission"
+
+
+def _loss(recipe: Recipe) -> str:
+    algorithm = recipe.algorithm
+    proximal = algorithm.proximal
+    clip = f"clip(r, {1 - algorithm.epsilon:g}, {1 + algorithm.clip_high:g})"
+    surrogate = f"-min(r·A, {clip}·A)"
+    if isinstance(proximal, BehaviourProximal):
+        where = "r = π/π_behaviour"
+    else:
+        surrogate = f"-w·min(r·A, {clip}·A)"
+        cap = "masked above" if proximal.beyond_cap == "mask" else "at most"
+        where = f"r = π/π_prox, w = π_prox/π_behaviour {cap} {proximal.behaviour_weight_cap:g}, π_prox by {proximal.type}"
+    scale = {"group": "(R - group mean) / group std", "batch": "(R - group mean) / batch std", "none": "R - group mean"}
+    kl = f" + {algorithm.beta:g}·KL(π ‖ π_0)" if algorithm.beta else ""
+    entropy = f" - {algorithm.entropy_coefficient:g}·H(π)" if algorithm.entropy_coefficient else ""
+    return f"Σ {surrogate}{kl}{entropy}; {where}, A = {scale[algorithm.scale_rewards]}"
+
+
+def _denominator(recipe: Recipe) -> str:
+    completions = recipe.completions_per_step // recipe.algorithm.num_minibatches
+    match recipe.algorithm.denominator:
+        case "tokens":
+            return "completion tokens of the update"
+        case "sequences":
+            return f"each completion's own tokens, then {completions} completions"
+        case "constant":
+            limit = recipe.sampling.max_completion_length
+            return f"{completions} completions · {limit} tokens = {completions * limit}"
+
+
+def _evaluation(recipe: Recipe) -> str:
+    evaluation = recipe.evaluation
+    if recipe.data.held_out == 0:
+        return "none, because data.held_out = 0"
+    length = evaluation.max_completion_length or recipe.sampling.max_completion_length
+    drawn = _drawn(evaluation.temperature, evaluation.top_p, evaluation.top_k, length)
+    when = f"every {evaluation.every_steps} steps, before and after" if evaluation.every_steps else "before and after"
+    each = "one completion" if evaluation.num_rollouts == 1 else f"{evaluation.num_rollouts} completions"
+    return f"{recipe.data.held_out} held-out prompts, {each} each, {drawn}; {when}"
+
+
+def _drawn(temperature: float, top_p: float, top_k: int, max_completion_length: int) -> str:
+    if temperature == 0:
+        return f"greedy, at most {max_completion_length} tokens"
+    cut = "whole vocabulary" if top_p == 1 and top_k == 0 else f"top_p {top_p:g}, top_k {top_k}"
+    return f"temperature {temperature:g}, {cut}, at most {max_completion_length} tokens"
+
+
+def _warnings(recipe: Recipe, model: ModelFacts | None) -> list[str]:
+    found: list[str] = []
+    training, schedule = recipe.training, recipe.schedule
+    longest = recipe.data.max_prompt_length + recipe.sampling.max_completion_length
+    rollouts = recipe.slots * recipe.algorithm.num_generations
+    if training.token_budget < longest:
+        found.append(
+            f"training.token_budget = {training.token_budget} is less than data.max_prompt_length + sampling.max_completion_length = "
+            f"{longest}: a sample that long ends the run; raise the budget or lower a limit"
+        )
+    if model is not None and model.max_positions is not None and longest > model.max_positions:
+        found.append(
+            f"prompt and completion may have {longest} tokens together, but the model is made for {model.max_positions}; lower "
+            "data.max_prompt_length or sampling.max_completion_length"
+        )
+    if recipe.engine.max_concurrent_sequences < rollouts:
+        found.append(
+            f"the engine decodes {recipe.engine.max_concurrent_sequences} sequences together, but {rollouts} may be admitted "
+            f"({recipe.slots} slots · {recipe.algorithm.num_generations}): the rest waits and ages; raise engine.max_concurrent_sequences"
+        )
+    if training.learning_rate > _LARGE_LEARNING_RATE:
+        found.append(
+            f"training.learning_rate = {training.learning_rate:g} is large for training all weights; above {_LARGE_LEARNING_RATE:g} "
+            "runs usually collapse"
+        )
+    if schedule.max_staleness >= _STALENESS_TO_CORRECT and recipe.algorithm.proximal.type == "behaviour":
+        found.append(
+            f"max_staleness = {schedule.max_staleness} without a correction costs accuracy; set algorithm.proximal.type to "
+            "'loglinear' or 'recompute'"
+        )
+    return found

@@ -1,0 +1,195 @@
+"""From a recipe to the parts of a run in one process."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.algorithms.advantages import batch_scaled_advantages, centred_advantages, group_scaled_advantages
+from headrace.batching.samples import AdvantageFunction
+from headrace.buffer.group_buffer import BufferLimits, GroupBuffer
+from headrace.config.recipe import Recipe
+from headrace.config.schedule import AsyncSchedule
+from headrace.controller.batches import BatchStream
+from headrace.controller.checkpoints import CheckpointFolders
+from headrace.controller.evaluation import Evaluator
+from headrace.controller.pipeline import Limits, Parts
+from headrace.controller.resume import RunCheckpoints
+from headrace.controller.rollouts import GroupRunner
+from headrace.interfaces import Clock, RewardService, RolloutEngine, Trainer
+from headrace.launch.model_loading import stop_token_ids
+from headrace.launch.policy import Policy, autocast_dtype, engine_copy, total_steps
+from headrace.launch.threads import ThreadShares
+from headrace.rollout.embedded_engine import EmbeddedEngine
+from headrace.staleness.consumption import ORDERS
+from headrace.telemetry.events import Events
+from headrace.training.local_trainer import LocalTrainer
+from headrace.types import Sampling
+from headrace.weight_sync.in_process import InProcessPublisher
+
+ADVANTAGES: Mapping[str, AdvantageFunction] = {
+    "group": group_scaled_advantages,
+    "batch": batch_scaled_advantages,
+    "none": centred_advantages,
+}
+"""By `algorithm.scale_rewards`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The parts with threads or processes of their own, to be closed at the end."""
+
+    engine: RolloutEngine
+    trainer: Trainer
+    rewards: RewardService
+
+    async def close(self) -> None:
+        """Stop generation first, then what it feeds."""
+        await self.engine.close()
+        await self.rewards.close()
+        await self.trainer.close()
+
+
+def make_engine(recipe: Recipe, policy: Policy, threads: ThreadShares) -> EmbeddedEngine:
+    """The embedded engine, with its own copy of the policy."""
+    return EmbeddedEngine(
+        engine_copy(recipe, policy.model),
+        tokenizer=policy.tokenizer,
+        stop_token_ids=stop_token_ids(policy.tokenizer, policy.model),
+        max_concurrent_sequences=recipe.engine.max_concurrent_sequences,
+        max_sequence_length=policy.max_sequence_length,
+        interruption=recipe.schedule.interruption if isinstance(recipe.schedule, AsyncSchedule) else "finish",
+        threads=threads.engine,
+        stall_seconds=recipe.run.stall_seconds,
+    )
+
+
+def make_trainer(recipe: Recipe, policy: Policy, threads: ThreadShares) -> LocalTrainer:
+    """The trainer, which changes the policy's weights in place; with beta above 0 it keeps a frozen copy of them as they are now."""
+    return LocalTrainer(
+        policy.model,
+        algorithm=recipe.algorithm,
+        training=recipe.training,
+        temperature=recipe.sampling.temperature,
+        max_completion_length=recipe.sampling.max_completion_length,
+        total_steps=total_steps(recipe, policy.prompts),
+        threads=threads.trainer,
+        autocast_dtype=autocast_dtype(recipe),
+        reference=copy.deepcopy(policy.model) if recipe.algorithm.beta > 0 else None,
+    )
+
+
+def make_limits(recipe: Recipe) -> Limits:
+    """The schedule's numbers."""
+    return Limits(
+        slots=recipe.slots,
+        max_staleness=recipe.schedule.max_staleness,
+        groups_per_step=recipe.training.prompts_per_step,
+        last_version=recipe.training.max_steps,
+        stall_seconds=recipe.run.stall_seconds,
+    )
+
+
+def make_buffer(recipe: Recipe, clock: Clock) -> GroupBuffer:
+    """An empty buffer with the schedule's limits."""
+    order = recipe.schedule.order if isinstance(recipe.schedule, AsyncSchedule) else "deadline"
+    last_version = recipe.training.max_steps
+    limits = BufferLimits(
+        slots=recipe.slots,
+        groups_per_step=recipe.training.prompts_per_step,
+        max_staleness=recipe.schedule.max_staleness,
+        bounds_every_token=order == "deadline",
+        max_groups=None if last_version is None else last_version * recipe.training.prompts_per_step,
+        stall_seconds=recipe.run.stall_seconds,
+    )
+    return GroupBuffer(limits, order=ORDERS[order], clock=clock)
+
+
+def make_parts(
+    recipe: Recipe,
+    policy: Policy,
+    services: Services,
+    *,
+    folders: CheckpointFolders,
+    events: Events,
+    clock: Clock,
+    summary_state: Callable[[], Mapping[str, Any]],
+    saved_version: int | None,
+) -> Parts:
+    """Everything that the pipeline drives."""
+    buffer = make_buffer(recipe, clock)
+    return Parts(
+        prompts=policy.prompts.train,
+        engines=[services.engine],
+        runner=_make_runner(recipe, services, buffer, events),
+        buffer=buffer,
+        batches=BatchStream(
+            buffer,
+            advantages_of=ADVANTAGES[recipe.algorithm.scale_rewards],
+            mask_truncated_completions=recipe.algorithm.mask_truncated_completions,
+            token_budget=recipe.training.token_budget,
+            num_minibatches=recipe.algorithm.num_minibatches,
+            streams=recipe.streams,
+        ),
+        trainer=services.trainer,
+        weights=InProcessPublisher(services.trainer, [services.engine]),
+        evaluator=make_evaluator(recipe, policy, services.engine, services.rewards, events=events, clock=clock),
+        checkpoints=RunCheckpoints(
+            folders,
+            every_steps=recipe.checkpoint.every_steps,
+            trainer=services.trainer,
+            buffer=buffer,
+            prompts=policy.prompts.train,
+            events=events,
+            clock=clock,
+            extra_state=summary_state,
+            save_beside=policy.tokenizer.save_pretrained,
+            saved_version=saved_version,
+        ),
+    )
+
+
+def make_evaluator(
+    recipe: Recipe, policy: Policy, engine: RolloutEngine, rewards: RewardService, *, events: Events, clock: Clock
+) -> Evaluator:
+    """Evaluation of the held-out prompts, with its own sampling."""
+    evaluation = recipe.evaluation
+    return Evaluator(
+        policy.prompts.held_out,
+        engines=[engine],
+        rewards=rewards,
+        events=events,
+        clock=clock,
+        sampling=Sampling(
+            temperature=evaluation.temperature,
+            top_p=evaluation.top_p,
+            top_k=evaluation.top_k,
+            max_completion_length=evaluation.max_completion_length or recipe.sampling.max_completion_length,
+            stop_strings=tuple(recipe.sampling.stop_strings),
+        ),
+        num_rollouts=evaluation.num_rollouts,
+        every_steps=evaluation.every_steps,
+        seed=recipe.run.seed,
+        stall_seconds=recipe.run.stall_seconds,
+    )
+
+
+def _make_runner(recipe: Recipe, services: Services, buffer: GroupBuffer, events: Events) -> GroupRunner:
+    sampling = recipe.sampling
+    return GroupRunner(
+        engines=[services.engine],
+        rewards=services.rewards,
+        buffer=buffer,
+        events=events,
+        sampling=Sampling(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            max_completion_length=sampling.max_completion_length,
+            stop_strings=tuple(sampling.stop_strings),
+        ),
+        num_generations=recipe.algorithm.num_generations,
+        seed=recipe.run.seed,
+        max_failed_groups=recipe.rewards.max_failed_groups,
+        stall_seconds=recipe.run.stall_seconds,
+    )

@@ -1,0 +1,97 @@
+"""The policy and its prompts, loaded for training: after everything that can fail sooner has been checked."""
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headrace.config.recipe import Recipe
+from headrace.data.prompts import PromptSets, build_prompt_sets
+from headrace.data.rows import Row
+from headrace.errors import DataError
+from headrace.launch.model_loading import auto_dtype, load_policy, load_tokenizer, max_sequence_length
+from headrace.launch.model_store import resolve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Policy:
+    """A model, its tokenizer, and the prompts tokenized for it."""
+
+    model: PreTrainedModel
+    """float32 weights, on the device that trains."""
+    tokenizer: PreTrainedTokenizerBase
+    prompts: PromptSets
+    max_sequence_length: int
+    """Most tokens of a prompt with its completion."""
+
+
+def load_policy_and_prompts(recipe: Recipe, rows: Sequence[Row], *, model_path: str | None = None) -> Policy:
+    """Resolve, tokenize and load, the cheap things first.
+
+    Args:
+        recipe: The recipe.
+        rows: The data set.
+        model_path: Load the weights from here instead of `model.name_or_path`.
+
+    Raises:
+        UserError: The model is missing or damaged, or the prompts do not fit.
+    """
+    path: Path | str = resolve(model_path or recipe.model.name_or_path)
+    tokenizer = load_tokenizer(path, chat_template=recipe.model.chat_template)
+    prompts = tokenize_prompts(recipe, rows, tokenizer)
+    model = load_policy(path, dtype=torch.float32)
+    model.to(device())  # pyright: ignore[reportArgumentType] # transformers' decorator hides the signature
+    return policy_of(recipe, model, tokenizer, prompts)
+
+
+def tokenize_prompts(recipe: Recipe, rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> PromptSets:
+    """The recipe's training and held-out prompts."""
+    num_epochs = recipe.training.num_train_epochs if recipe.training.max_steps is None else None
+    return build_prompt_sets(rows, recipe.data, tokenizer=tokenizer, seed=recipe.run.seed, num_epochs=num_epochs)
+
+
+def policy_of(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: PromptSets) -> Policy:
+    """Put the pieces together.
+
+    Raises:
+        DataError: A prompt leaves the model no room to answer.
+    """
+    wanted = prompts.longest_prompt + max(recipe.sampling.max_completion_length, recipe.evaluation.max_completion_length or 0)
+    limit = max_sequence_length(model.config)
+    if limit is not None and prompts.longest_prompt >= limit:
+        raise DataError(
+            f"the longest prompt has {prompts.longest_prompt} tokens, but the model's positions end at {limit}, so there is no room "
+            f"for a completion; set data.max_prompt_length below {limit}"
+        )
+    return Policy(model=model, tokenizer=tokenizer, prompts=prompts, max_sequence_length=wanted if limit is None else min(wanted, limit))
+
+
+def engine_copy(recipe: Recipe, model: PreTrainedModel) -> PreTrainedModel:
+    """The engine's own copy of the policy, in the engine's type."""
+    dtypes = {"auto": auto_dtype(), "float32": torch.float32, "bfloat16": torch.bfloat16}
+    own = copy.deepcopy(model)
+    own.to(dtypes[recipe.engine.dtype])  # pyright: ignore[reportArgumentType] # as above
+    return own
+
+
+def autocast_dtype(recipe: Recipe) -> torch.dtype | None:
+    """Arithmetic of the trainer's forward pass; None is float32."""
+    if recipe.training.autocast == "none" or (recipe.training.autocast == "auto" and auto_dtype() is torch.float32):
+        return None
+    return torch.bfloat16
+
+
+def device() -> torch.device:
+    """The GPU when there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def total_steps(recipe: Recipe, prompts: PromptSets) -> int:
+    """Training steps of the whole run, when nothing is discarded."""
+    if recipe.training.max_steps is not None:
+        return recipe.training.max_steps
+    return math.ceil(recipe.training.num_train_epochs * len(prompts.train) / recipe.training.prompts_per_step)

@@ -1,0 +1,105 @@
+"""From what the user gave (the recipe's `[rewards]`, or Python callables) to reward functions."""
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.config.rewards import ExactNumber, MathVerify, PythonReward, ReasoningGym, RewardFunctionSpec
+from headrace.errors import RewardError
+from headrace.rewards.exact_number import ExactNumberReward
+from headrace.rewards.functions import RewardFunction
+from headrace.rewards.loading import ImportedFunction
+
+
+def build_reward_functions(specs: Sequence[RewardFunctionSpec], *, base_folder: Path) -> list[RewardFunction]:
+    """The reward functions of a recipe, in its order; a name that comes twice gets a number.
+
+    Args:
+        specs: `rewards.functions` of the recipe.
+        base_folder: The recipe's folder: files and modules are looked up there first, then where the command runs.
+
+    Raises:
+        RewardError: A function cannot be imported, or its library is not installed.
+    """
+    callables = [_callable_of(spec, base_folder) for spec in specs]
+    return _named([(name, spec.weight, call) for (name, call), spec in zip(callables, specs, strict=True)])
+
+
+def wrap_reward_functions(callables: Sequence[Callable[..., Any]], weights: Sequence[float] | None = None) -> list[RewardFunction]:
+    """Reward functions from Python callables with TRL's signature: functions, lambdas, partials, objects with `__call__`.
+
+    Args:
+        callables: The functions; they are sent to the workers with cloudpickle.
+        weights: One factor for each; None gives all 1.
+
+    Raises:
+        RewardError: Something is not callable, or the weights are not as many as the functions.
+    """
+    for call in callables:
+        if not callable(call):
+            raise RewardError(f"a reward function must be callable, but {call!r:.100} is not")
+    weights = [1.0] * len(callables) if weights is None else weights
+    if len(weights) != len(callables):
+        raise RewardError(f"there are {len(weights)} reward weights for {len(callables)} reward functions; give one for each")
+    return _named([(_readable_name(call), weight, call) for call, weight in zip(callables, weights, strict=True)])
+
+
+def _named(functions: Sequence[tuple[str, float, Callable[..., Any]]]) -> list[RewardFunction]:
+    names: list[str] = []
+    for name, _, _ in functions:
+        candidates = (name if number == 1 else f"{name}_{number}" for number in range(1, len(functions) + 1))
+        names.append(next(candidate for candidate in candidates if candidate not in names))
+    return [RewardFunction(name=name, weight=weight, call=call) for name, (_, weight, call) in zip(names, functions, strict=True)]
+
+
+def _readable_name(call: Any) -> str:
+    if isinstance(call, functools.partial):
+        return _readable_name(call.func)
+    name = getattr(call, "__name__", type(call).__name__)
+    return "lambda" if name == "<lambda>" else name
+
+
+def _callable_of(spec: RewardFunctionSpec, base_folder: Path) -> tuple[str, Callable[..., Any]]:
+    match spec:
+        case ExactNumber():
+            return spec.type, ExactNumberReward(answer_column=spec.answer_column)
+        case MathVerify():
+            module = _needs("headrace.rewards.math_verify", package="math-verify", extra="math")
+            return spec.type, module.MathVerifyReward(answer_column=spec.answer_column)
+        case ReasoningGym():
+            module = _needs("headrace.rewards.reasoning_gym", package="reasoning-gym", extra="gym")
+            return spec.type, module.ReasoningGymReward()
+        case PythonReward():
+            return _import(spec.function, base_folder)
+
+
+def _needs(module: str, *, package: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise RewardError(
+            f"rewards of type {module.rpartition('.')[2]!r} need the package {package} ({error}); run: pip install 'headrace[{extra}]'"
+        ) from error
+
+
+def _import(function: str, base_folder: Path) -> tuple[str, Callable[..., Any]]:
+    module, _, name = function.rpartition(":")
+    if not module or not name.isidentifier():
+        raise RewardError(f"reward function {function!r} is neither of the form 'package.module:function' nor 'path/to/file.py:function'")
+    base_folder = base_folder.resolve()
+    folders = (base_folder, Path.cwd())
+    if module.endswith(".py"):
+        file = _existing_file(module, folders)
+        module, folders = str(file), (file.parent, *folders)
+    return name, ImportedFunction(module, name, import_folders=tuple(map(str, folders)))
+
+
+def _existing_file(path: str, folders: Sequence[Path]) -> Path:
+    candidates = [folder / path for folder in folders]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate.resolve()
+    looked_at = " and ".join(sorted({str(candidate) for candidate in candidates}))
+    raise RewardError(f"there is no file {path!r} with reward functions; looked at {looked_at}")

@@ -1,0 +1,107 @@
+"""The trainer's part of a checkpoint: the policy as a Hugging Face folder, the optimizer, the version, the random state.
+
+model.safetensors, config.json   the policy; loads with `AutoModelForCausalLM.from_pretrained`
+optimizer.pt                     AdamW's moments
+rng.pt                           random state of torch, numpy and Python
+trainer_state.json               version, and names and shapes of the parameters; written last
+"""
+
+import json
+import pickle
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from transformers import PreTrainedModel
+
+from headrace.errors import CheckpointError
+from headrace.training.policy_trainer import PolicyTrainer
+
+STATE_FILE = "trainer_state.json"
+OPTIMIZER_FILE = "optimizer.pt"
+RANDOM_FILE = "rng.pt"
+
+
+def save_checkpoint(trainer: PolicyTrainer, folder: Path) -> None:
+    """Write everything that `load_checkpoint` needs into an existing folder."""
+    trainer.model.save_pretrained(folder)
+    torch.save(trainer.optimizer.state(), folder / OPTIMIZER_FILE)
+    torch.save(_random_state(), folder / RANDOM_FILE)
+    state = {"version": trainer.version, "model": _describe(trainer.model), "parameters": _shapes(trainer.model)}
+    (folder / STATE_FILE).write_text(json.dumps(state, indent=1), encoding="utf-8")
+
+
+def load_checkpoint(trainer: PolicyTrainer, folder: Path) -> None:
+    """Go on from what `save_checkpoint` wrote; nothing is changed unless all of it can be read.
+
+    Raises:
+        CheckpointError: It is incomplete, damaged, or belongs to another model.
+    """
+    try:
+        state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+        _check_parameters(trainer.model, state, folder)
+        parameters = _saved_parameters(trainer.model, folder)
+        optimizer_state = torch.load(folder / OPTIMIZER_FILE, weights_only=True, map_location=trainer.model.device)
+        random_state = torch.load(folder / RANDOM_FILE, weights_only=True)
+        trainer.optimizer.load_state(optimizer_state)
+    except (OSError, ValueError, KeyError, RuntimeError, pickle.UnpicklingError, SafetensorError) as error:
+        raise CheckpointError(
+            f"the checkpoint {str(folder)!r} cannot be read ({error}); it is incomplete or damaged, so resume from another one"
+        ) from error
+    with torch.no_grad():
+        for name, parameter in trainer.model.named_parameters():
+            parameter.copy_(parameters[name])
+    _restore_random_state(random_state)
+    trainer.resume_at(state["version"])
+
+
+def _check_parameters(model: PreTrainedModel, state: dict[str, Any], folder: Path) -> None:
+    saved, present = state["parameters"], _shapes(model)
+    if saved == present:
+        return
+    name = min(name for name in saved.keys() | present.keys() if saved.get(name) != present.get(name))
+    raise CheckpointError(
+        f"the checkpoint {str(folder)!r} belongs to {state['model']}, not to {_describe(model)}: parameter {name!r} has shape "
+        f"{saved.get(name, 'none')} there and {present.get(name, 'none')} here; set model.name_or_path to the model of the checkpoint"
+    )
+
+
+def _saved_parameters(model: PreTrainedModel, folder: Path) -> dict[str, torch.Tensor]:
+    loaded: Any = type(model).from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    saved, loading_info = loaded
+    if loading_info["missing_keys"]:
+        raise ValueError(f"weights are missing: {sorted(loading_info['missing_keys'])[:3]}")
+    return dict(saved.named_parameters())
+
+
+def _describe(model: PreTrainedModel) -> str:
+    return f"{model.config.name_or_path or 'a model'} ({model.config.model_type}, {model.num_parameters():,} parameters)"
+
+
+def _shapes(model: PreTrainedModel) -> dict[str, list[int]]:
+    return {name: list(parameter.shape) for name, parameter in model.named_parameters()}
+
+
+def _random_state() -> dict[str, Any]:
+    numpy_state = np.random.get_state(legacy=False)
+    assert isinstance(numpy_state, dict)
+    keys = torch.from_numpy(numpy_state["state"]["key"].astype(np.int64))
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": numpy_state | {"state": {"key": keys, "pos": numpy_state["state"]["pos"]}},
+        "python": random.getstate(),
+    }
+
+
+def _restore_random_state(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
+    numpy_state = state["numpy"]
+    keys = numpy_state["state"]["key"].numpy().astype(np.uint32)
+    np.random.set_state(numpy_state | {"state": {"key": keys, "pos": numpy_state["state"]["pos"]}})
+    random.setstate(state["python"])

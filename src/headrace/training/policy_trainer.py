@@ -1,0 +1,176 @@
+"""The training step itself: gradients of micro-batches, and the optimizer updates made of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from headrace.algorithms.normalisers import BatchCounts
+from headrace.config.training import AlgorithmSection, BehaviourProximal, RecomputeProximal, TrainingSection
+from headrace.interfaces import Weights
+from headrace.training.collation import CollatedRows
+from headrace.training.learning_rate import learning_rate_factor
+from headrace.training.objective import normaliser_of, objective
+from headrace.training.optimizer import PolicyOptimizer
+from headrace.training.policy_model import PolicyModel
+from headrace.training.step_metrics import StepMetrics
+from headrace.types import MicroBatch, StepReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Pass:
+    minibatch: int
+    rows: CollatedRows
+
+
+class PolicyTrainer:
+    """Trains a model step by step, in the thread that calls it.
+
+    With one minibatch, `accumulate` computes at once, so that training can stream; with several, micro-batches are kept and
+    computed in `step`. Gradients are summed in float32 and divided once, so their order of arrival does not matter.
+
+    Args:
+        model: The policy, with float32 weights that this trainer changes in place.
+        algorithm: What is learned from a batch.
+        training: The optimizer.
+        temperature: Softmax temperature that samples are drawn with.
+        max_completion_length: Tokens; the constant of `algorithm.denominator = "constant"`.
+        total_steps: Training steps of the whole run, for the learning rate's course.
+        autocast_dtype: Arithmetic of the forward pass; None is float32.
+        reference: The frozen initial policy; needed when `algorithm.beta` is above 0.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        algorithm: AlgorithmSection,
+        training: TrainingSection,
+        temperature: float,
+        max_completion_length: int,
+        total_steps: int,
+        autocast_dtype: torch.dtype | None,
+        reference: PreTrainedModel | None,
+    ) -> None:
+        assert (reference is not None) or algorithm.beta == 0, "beta above 0 needs a reference model"
+        self.version = 0
+        self.model = model
+        self._algorithm = algorithm
+        self._training = training
+        self._total_steps = total_steps
+        self._normaliser = normaliser_of(algorithm, max_completion_length)
+        self._policy = PolicyModel(model, temperature=temperature, autocast_dtype=autocast_dtype, token_budget=training.token_budget)
+        self._reference = None
+        if reference is not None and algorithm.beta > 0:
+            self._reference = PolicyModel(
+                reference, temperature=temperature, autocast_dtype=autocast_dtype, token_budget=training.token_budget
+            )
+        if training.gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            # Layers recompute in training mode alone; dropout is off in either.
+            model.train()
+        self.optimizer = PolicyOptimizer(model.parameters(), training)
+        self._kept: list[_Pass] = []
+        self._counts = BatchCounts(loss_tokens=0, sequences=0)
+        self._metrics = self._no_metrics()
+
+    def accumulate(self, micro_batch: MicroBatch) -> None:
+        """Add a micro-batch's gradient sums, or keep it when the step makes several updates."""
+        assert micro_batch.version == self.version, f"a micro-batch for version {micro_batch.version} at version {self.version}"
+        passes = [_Pass(minibatch=micro_batch.minibatch, rows=rows) for rows in self._policy.passes(micro_batch.rows)]
+        if self._algorithm.num_minibatches > 1:
+            self._kept.extend(passes)
+            return
+        for each in passes:
+            self._add_gradient(each.rows, proximal_logprobs=None)
+
+    def step(self) -> StepReport:
+        """Make the step's optimizer updates, and raise the version by one."""
+        if self._algorithm.num_minibatches > 1:
+            self._update_by_minibatches()
+        else:
+            self._update(minibatch=0)
+        self.version += 1
+        metrics, self._metrics = self._metrics, self._no_metrics()
+        return StepReport(
+            version=self.version,
+            skipped_updates=metrics.skipped_updates,
+            num_samples=metrics.num_samples,
+            num_loss_tokens=metrics.num_loss_tokens,
+            metrics=metrics.report(),
+        )
+
+    def weights(self) -> Weights:
+        """Parameters (a tied one once) and persistent buffers, by reference."""
+        persistent = self.model.state_dict().keys()
+        buffers = {name: buffer for name, buffer in self.model.named_buffers() if name in persistent}
+        return {name: parameter.detach() for name, parameter in self.model.named_parameters()} | buffers
+
+    def resume_at(self, version: int) -> None:
+        """Continue counting from a version; gradients not yet used are dropped."""
+        self.version = version
+        self.optimizer.clear()
+        self._kept = []
+        self._counts = BatchCounts(loss_tokens=0, sequences=0)
+        self._metrics = self._no_metrics()
+
+    def _no_metrics(self) -> StepMetrics:
+        return StepMetrics(has_behaviour_weights=not isinstance(self._algorithm.proximal, BehaviourProximal))
+
+    def _update_by_minibatches(self) -> None:
+        kept, self._kept = sorted(self._kept, key=lambda each: each.minibatch), []
+        anchors = self._proximal_logprobs(kept)
+        paired = zip(kept, anchors, strict=True)
+        for minibatch, members in groupby(paired, key=lambda pair: pair[0].minibatch):
+            for each, anchor in members:
+                self._add_gradient(each.rows, proximal_logprobs=anchor)
+            self._update(minibatch=minibatch)
+
+    @torch.no_grad()
+    def _proximal_logprobs(self, passes: Sequence[_Pass]) -> list[Tensor | None]:
+        """Of the weights that the step starts from, before the first update changes them."""
+        if not isinstance(self._algorithm.proximal, RecomputeProximal):
+            return [None] * len(passes)
+        return [self._policy.score(each.rows).logprobs for each in passes]
+
+    def _add_gradient(self, rows: CollatedRows, proximal_logprobs: Tensor | None) -> None:
+        result = objective(
+            rows,
+            self._policy.score(rows),
+            algorithm=self._algorithm,
+            normaliser=self._normaliser,
+            version=self.version,
+            proximal_logprobs=proximal_logprobs,
+            reference_logprobs=self._reference_logprobs(rows),
+        )
+        result.loss_sum.backward()
+        self._metrics.add_pass(rows, result)
+        self._counts = BatchCounts(
+            loss_tokens=self._counts.loss_tokens + rows.num_loss_tokens, sequences=self._counts.sequences + rows.num_samples
+        )
+
+    @torch.no_grad()
+    def _reference_logprobs(self, rows: CollatedRows) -> Tensor | None:
+        return None if self._reference is None else self._reference.score(rows).logprobs
+
+    def _update(self, *, minibatch: int) -> None:
+        counts, self._counts = self._counts, BatchCounts(loss_tokens=0, sequences=0)
+        if counts.loss_tokens == 0:
+            return  # Without gradients, Adam's momentum and the weight decay would still move the weights.
+        denominator = self._normaliser.denominator(counts)
+        learning_rate = self._learning_rate(minibatch)
+        grad_norm = self.optimizer.update(denominator=denominator, learning_rate=learning_rate)
+        self._metrics.add_update(denominator=denominator, grad_norm=grad_norm, learning_rate=learning_rate)
+
+    def _learning_rate(self, minibatch: int) -> float:
+        updates_a_step = self._algorithm.num_minibatches
+        factor = learning_rate_factor(
+            self.version * updates_a_step + minibatch,
+            total_updates=self._total_steps * updates_a_step,
+            warmup_updates=self._training.warmup_steps * updates_a_step,
+            course=self._training.lr_scheduler,
+        )
+        return self._training.learning_rate * factor

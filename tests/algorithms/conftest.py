@@ -1,0 +1,4 @@
+from hypothesis import settings
+
+settings.register_profile("no-deadline", deadline=None)
+settings.load_profile("no-deadline")
