@@ -18,7 +18,7 @@ def tensors() -> dict[str, np.ndarray]:
     """Weights by their GGUF names, exact in float32."""
     random = np.random.default_rng(0)
     shapes = {"token_embd": (len(TOKENS), WIDTH), "output_norm": (WIDTH,)}
-    block = {name: (WIDTH, WIDTH) for name in ("attn_q", "attn_k", "attn_v", "attn_output")}
+    block = dict.fromkeys(("attn_q", "attn_k", "attn_v", "attn_output"), (WIDTH, WIDTH))
     block |= {"attn_norm": (WIDTH,), "ffn_norm": (WIDTH,), "ffn_down": (WIDTH, FEED_FORWARD)}
     block |= {"ffn_gate": (FEED_FORWARD, WIDTH), "ffn_up": (FEED_FORWARD, WIDTH)}
     shapes |= {f"blk.{layer}.{name}": shape for layer in range(LAYERS) for name, shape in block.items()}

@@ -46,7 +46,9 @@ def test_a_lone_survivor_gets_zero_and_an_empty_group_nothing(advantages_of):
 
 
 @pytest.mark.parametrize("advantages_of", ALL)
-@pytest.mark.parametrize(("reward", "size"), [(0.1, 8), (0.1, 10), (0.7, 7), (1 / 3, 8), (float(np.float32(0.1)), 10), (1e9 + 0.1, 3)])
+@pytest.mark.parametrize(
+    ("reward", "size"), [(0.1, 8), (0.1, 10), (0.7, 7), (1 / 3, 8), (0.1, 3), (0.9, 9), (5.3, 13), (float(np.float32(0.1)), 10)]
+)
 def test_constant_groups_get_exactly_zero(advantages_of, reward, size):
     assert flat(advantages_of([[reward] * size, [1.0, 0.0]]))[:size] == [0.0] * size
     assert advantages_of([[reward] * size]) == [[0.0] * size]

@@ -173,6 +173,18 @@ def test_far_apart_policies_stay_finite(which, advantage):
     assert gradient.isfinite().all()
 
 
+@pytest.mark.parametrize("capped_weights", [MASK_AT_5, CLAMP_AT_5])
+@pytest.mark.parametrize("spoiled", ["logprobs", "behaviour_logprobs", "advantages"])
+def test_nan_at_a_token_that_counts_shows_in_the_loss(capped_weights, spoiled):
+    tokens = replace(random_tokens(0), mask=torch.ones(24, dtype=torch.bool))
+    values = getattr(tokens, spoiled).clone()
+    values[3] = math.nan
+    loss = decoupled_ppo_loss(
+        replace(tokens, **{spoiled: values}), proximal_logprobs=random_proximal(tokens), capped_weights=capped_weights, **CLIP
+    )
+    assert loss.loss_sum.isnan()
+
+
 def test_everything_masked_gives_zero_loss_and_zero_gradient():
     tokens = replace(random_tokens(0), mask=torch.zeros(24, dtype=torch.bool))
     for loss_of in losses_under_test(tokens, random_proximal(tokens)):
@@ -210,23 +222,27 @@ def test_any_split_and_order_of_the_sequences_gives_the_same_gradient(random, pa
     torch.testing.assert_close(gradient_over(batches), gradient_over([list(range(6))]), rtol=1e-12, atol=1e-14)
 
 
-def test_diagnostics_by_hand():
-    half, sixfold = math.log(0.5), math.log(6.0)
+def test_what_a_token_went_through_by_hand():
     tokens = LossTokens(
-        logprobs=torch.tensor([0.0, half, half, 0.0, 0.0]) - 5,
-        behaviour_logprobs=torch.tensor([0.0, 0.0, 0.0, -sixfold, 0.0]) - 5,
-        advantages=torch.tensor([1.0, -1.0, 1.0, 1.0, 1.0]),
-        weights=torch.ones(5),
-        mask=torch.tensor([True, True, True, True, False]),
+        logprobs=torch.tensor([1.0, 0.5, 0.5, 1.0, 3.0, 2.0]).log() - 5,
+        behaviour_logprobs=torch.tensor([1.0, 1.0, 1.0, 1 / 6, 1 / 6, 1.0]).log() - 5,
+        advantages=torch.tensor([1.0, -1.0, 1.0, 1.0, 1.0, 1.0]),
+        weights=torch.ones(6),
+        mask=torch.tensor([True, True, True, True, True, False]),
     )
-    loss = decoupled_ppo_loss(tokens, proximal_logprobs=torch.tensor([half, 0.0, 0.0, 0.0, 0.0]) - 5, capped_weights=MASK_AT_5, **CLIP)
-    assert loss.ratio.tolist()[:4] == pytest.approx([2.0, 0.5, 0.5, 1.0])
-    assert loss.behaviour_weights.tolist()[:4] == pytest.approx([0.5, 1.0, 1.0, 0.0])
-    assert loss.clipped_high.tolist() == [True, False, False, False, False]
-    assert loss.clipped_low.tolist() == [False, True, False, False, False]
-    assert loss.kept.tolist() == [True, True, True, False, False]
-    # 0.5 · -1.28, then 1 · 0.8, then 1 · -0.5; the fourth is beyond the cap and the fifth masked
-    assert loss.loss_sum.item() == pytest.approx(-0.64 + 0.8 - 0.5)
+    proximal = torch.tensor([0.5, 1.0, 1.0, 1.0, 1.0, 1.0]).log() - 5
+    loss = decoupled_ppo_loss(tokens, proximal_logprobs=proximal, capped_weights=MASK_AT_5, **CLIP)
+    assert loss.ratio.tolist()[:5] == pytest.approx([2.0, 0.5, 0.5, 1.0, 3.0])
+    assert loss.behaviour_weights.tolist()[:5] == pytest.approx([0.5, 1.0, 1.0, 0.0, 0.0])
+    assert loss.kept.tolist() == [True, True, True, False, False, False]
+    # The fifth token's ratio is beyond the clip too, but it is left out; the sixth is masked.
+    assert loss.clipped_high.tolist() == [True, False, False, False, False, False]
+    assert loss.clipped_low.tolist() == [False, True, False, False, False, False]
+    assert loss.loss_sum.item() == pytest.approx(0.5 * -1.28 + 0.8 - 0.5)
+    flipped = decoupled_ppo_loss(
+        replace(tokens, logprobs=proximal - 1, advantages=-tokens.advantages), proximal_logprobs=proximal, capped_weights=MASK_AT_5, **CLIP
+    )
+    assert flipped.clipped_low.tolist() == [True, False, True, False, False, False]
 
 
 def test_a_group_without_signal_is_still_pulled_to_the_reference():

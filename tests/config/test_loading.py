@@ -1,8 +1,11 @@
 """Every rule of a recipe, by the exact message that a person gets."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.config.loading import dump_recipe, load_recipe, parse_recipe
 from headrace.config.recipe import Recipe
@@ -107,6 +110,10 @@ CASES = [
     ("sampling.stop_strings=x", 'sampling.stop_strings must be a list (given: "x")'),
     ("data.source={type='reasoning_gym', task='t', parameters=3}", "data.source.parameters must be a table (given: 3)"),
     ("engine.threads=many", "engine.threads must be 'auto' or a whole number (given: \"many\")"),
+    (
+        "data.source={type='reasoning_gym', task='t', parameters={size=[inf]}}",
+        "data.source.parameters.size must be a finite number (given: Infinity)",
+    ),
     # Values out of range.
     ("training.max_steps=0", "training.max_steps must be at least 1 (given: 0)"),
     ("training.learning_rate=0.0", "training.learning_rate must be above 0 (given: 0.0)"),
@@ -198,7 +205,7 @@ def test_a_file_that_is_not_toml(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(RecipeError, match="r.toml is not valid TOML: 'utf-8' codec can't decode"):
+    with pytest.raises(RecipeError, match=r"r\.toml is not valid TOML: 'utf-8' codec can't decode"):
         load_recipe(tmp_path / "r.toml")
 
 
@@ -222,3 +229,43 @@ def test_an_override_into_a_value(tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         load(tmp_path, "", "run.output_dir.x=1")
     assert str(caught.value) == "override 'run.output_dir.x=1' goes into 'output_dir', which is not a table but 'runs/x'"
+
+
+SOME_KEYS = {
+    "source",
+    "type",
+    "path",
+    "functions",
+    "weight",
+    "proximal",
+    "threads",
+    "parameters",
+    "max_staleness",
+    "beta",
+    "seed",
+    "stop_strings",
+}
+NAMES = st.sampled_from(sorted(set(Recipe.model_fields) | SOME_KEYS | {"async", "loglinear", "file", "0", "lr", "naïve key"}))
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | NAMES | st.dates(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def recipe_or_message(table: dict[str, object]) -> Recipe | str:
+    try:
+        return parse_recipe(table, origin="here")
+    except RecipeError as error:
+        return str(error)
+
+
+@given(st.dictionaries(NAMES, VALUES, max_size=4))
+def test_whatever_is_written_is_a_recipe_or_one_line(table: dict[str, object]) -> None:
+    smallest = {"run": {"output_dir": "x"}, "model": {"name_or_path": "m"}, "data": {"source": {"type": "file", "path": "a"}}}
+    outcome = recipe_or_message(smallest | table)
+    if isinstance(outcome, Recipe):
+        assert parse_recipe(tomllib.loads(dump_recipe(outcome)), origin="dumped") == outcome
+    else:
+        assert outcome.startswith("here: ")
+        assert len(outcome.splitlines()) == 1

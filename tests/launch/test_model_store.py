@@ -1,6 +1,5 @@
 import dataclasses
 import fcntl
-import importlib.metadata
 import json
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from headrace.errors import ModelError
 from headrace.launch.model_store import MANIFEST, check_folder, describe_models, fetch, resolve
-from headrace.launch.packaged_models import PACKAGED_MODELS, sha256
+from headrace.launch.packaged_models import PACKAGED_MODELS
 
 NAME = "Tiny"
 SMOLLM = "SmolLM2-135M-Instruct"
@@ -166,7 +165,7 @@ def test_a_stop_token_that_the_model_does_not_declare_is_refused(index, tmp_path
 
 def test_a_failed_download_names_the_package_and_the_other_way(index, tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "gone"))
-    with pytest.raises(ModelError, match="headrace-tiny-example==1.0.*install it in another way") as caught:
+    with pytest.raises(ModelError, match=r"headrace-tiny-example==1\.0.*install it in another way") as caught:
         fetch(NAME, cache=tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -181,15 +180,5 @@ def test_two_processes_do_not_fetch_the_same_model(index, tmp_path):
 
 def test_a_cache_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "models").write_text("a file")
-    with pytest.raises(ModelError, match="set HEADRACE_CACHE"):
+    with pytest.raises(ModelError, match=r"cannot be fetched into .* HEADRACE_CACHE"):
         fetch(SMOLLM, cache=tmp_path)
-
-
-def test_the_registry_has_the_checksum_of_the_published_weights():
-    model = PACKAGED_MODELS[SMOLLM]
-    try:
-        distribution = importlib.metadata.distribution(model.package)
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip(f"{model.package} is not installed")
-    assert distribution.version == model.package_version
-    assert sha256(Path(str(distribution.locate_file(model.weights)))) == model.weights_sha256

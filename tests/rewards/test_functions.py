@@ -4,7 +4,9 @@ import pytest
 
 from headrace.rewards.functions import GroupArguments
 
-TEXT = GroupArguments(prompt="1?", texts=("a", "b"), completion_ids=(array("i", [5]), array("i", [6, 7])), columns={"answer": "1", "level": 2})
+TEXT = GroupArguments(
+    prompt="1?", texts=("a", "b"), completion_ids=(array("i", [5]), array("i", [6, 7])), columns={"answer": "1", "level": 2}
+)
 
 
 def test_function_with_keywords_gets_everything():

@@ -13,9 +13,10 @@ from headrace.rewards.scoring import ContractBrokenError, Failure, GroupScorer
 def score(call, *texts: str):
     """Outcomes, and how many attempts were announced."""
     attempts = []
-    scorer = GroupScorer(attempt_starts=lambda: attempts.append(None))
     arguments = GroupArguments(prompt="", texts=texts, completion_ids=tuple(array("i", [1]) for _ in texts), columns={})
-    return scorer.score(call, arguments), len(attempts)
+    with asyncio.Runner() as runner:
+        outcomes = GroupScorer(runner, attempt_starts=lambda: attempts.append(None)).score(call, arguments)
+    return outcomes, len(attempts)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,8 @@ def test_async_functions_share_one_event_loop():
         loops.append(asyncio.get_running_loop())
         return [float(len(c)) for c in completions]
 
-    scorer = GroupScorer(attempt_starts=lambda: None)
     arguments = GroupArguments(prompt="", texts=("abc",), completion_ids=(array("i", [1]),), columns={})
-    assert [scorer.score(reward, arguments) for _ in range(2)] == [[3.0], [3.0]]
+    with asyncio.Runner() as runner:
+        scorer = GroupScorer(runner, attempt_starts=lambda: None)
+        assert [scorer.score(reward, arguments) for _ in range(2)] == [[3.0], [3.0]]
     assert loops[0] is loops[1]

@@ -1,4 +1,4 @@
-"""What a step's tokens went through, as totals that combine over micro-batches and ranks.
+"""What a step's tokens went through, as sums that add up over micro-batches and ranks.
 
 Means of means are wrong when micro-batches differ in size, so a micro-batch reports sums and counts (`measure`), the
 caller adds them with `+`, and `metrics` divides once.
@@ -16,7 +16,7 @@ from headrace.algorithms.ratios import masked, ratios
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenTotals:
-    """Sums over loss tokens (and one maximum), float64 scalars on the device of the tokens: `+` waits for nothing."""
+    """Sums over loss tokens, float64 scalars on the device of the tokens: `+` waits for nothing."""
 
     tokens: Tensor
     clipped_low: Tensor
@@ -28,16 +28,13 @@ class TokenTotals:
     importance: Tensor
     """Of w = π_θ / π_behave, before any cap."""
     importance_squared: Tensor
-    largest_importance: Tensor
-    """The maximum of w, not a sum."""
     mismatch: Tensor
     """Of k3 between engine and trainer, over `mismatch_tokens`."""
     mismatch_tokens: Tensor
     """Tokens that the trainer's own version sampled."""
 
     def __add__(self, other: "TokenTotals") -> "TokenTotals":
-        sums = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
-        return TokenTotals(**sums | {"largest_importance": torch.maximum(self.largest_importance, other.largest_importance)})
+        return TokenTotals(**{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)})
 
     def metrics(self) -> dict[str, float]:
         """Means over all loss tokens, under the names that users of the field know.
@@ -57,8 +54,6 @@ class TokenTotals:
             "clip_ratio/region_mean": (total["clipped_low"] + total["clipped_high"]) / count,
             "behaviour_weight/mean": total["behaviour_weight"] / count,
             "behaviour_weight/beyond_cap": total["beyond_cap"] / count,
-            "importance_ratio/mean": total["importance"] / count,
-            "importance_ratio/max": total["largest_importance"],
             "ess": total["importance"] ** 2 / (count * total["importance_squared"]),
         }
 
@@ -86,7 +81,6 @@ def measure(tokens: LossTokens, loss: PolicyLoss, *, staleness: Tensor) -> Token
         behaviour_weight=_sum(masked(loss.behaviour_weights, mask)),
         importance=_sum(importance),
         importance_squared=_sum(importance.square()),
-        largest_importance=importance.max() if len(importance) else importance.sum(),
         mismatch=_sum(masked(k3(behaviour_logprobs, logprobs), own_version)),
         mismatch_tokens=_sum(own_version),
     )

@@ -2,11 +2,12 @@
 
 Each takes flat per-token tensors of one micro-batch, [tokens], and returns an un-normalised weighted sum: add the
 sums of all micro-batches up and divide once by the normaliser's denominator. Whatever stands at masked positions (NaN and
-infinity included) changes neither a value nor a gradient.
+infinity included) changes neither a value nor a gradient: the mask selects the sum's terms, which stops them in the value, and
+the log-probabilities that carry gradient, which stops them in the gradient.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ class LossTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PolicyLoss:
-    """A micro-batch's loss, and what its tokens went through (without gradient, each [tokens])."""
+    """A micro-batch's loss, and what its tokens went through: no gradient, each [tokens], without meaning where masked."""
 
     loss_sum: Tensor
     """Σ weights · loss over the mask, a scalar with gradient."""
@@ -76,9 +77,8 @@ def decoupled_ppo_loss(
         epsilon: Distance of the lower clip bound from 1.
         epsilon_high: Distance of the upper clip bound from 1.
     """
-    tokens = _without_masked_values(tokens)
-    proximal_logprobs = masked(proximal_logprobs.detach(), tokens.mask)
-    ratio = ratios(tokens.logprobs, proximal_logprobs)
+    proximal_logprobs = proximal_logprobs.detach()
+    ratio = ratios(masked(tokens.logprobs, tokens.mask), proximal_logprobs)
     surrogate = clipped_surrogate(ratio, tokens.advantages, epsilon=epsilon, epsilon_high=epsilon_high)
     behaviour_weights, within_cap = capped_weights(proximal_logprobs, tokens.behaviour_logprobs)
     kept = tokens.mask & within_cap
@@ -97,21 +97,10 @@ def kl_loss(tokens: LossTokens, *, reference_logprobs: Tensor) -> Tensor:
 
     It pulls towards the reference whatever the advantages are, also in groups without signal, as canonical GRPO does.
     """
-    tokens = _without_masked_values(tokens)
-    return (tokens.weights * k3(tokens.logprobs, masked(reference_logprobs, tokens.mask))).sum()
+    penalties = k3(masked(tokens.logprobs, tokens.mask), reference_logprobs)
+    return masked(tokens.weights * penalties, tokens.mask).sum()
 
 
 def _no_weights(proximal_logprobs: Tensor, behaviour_logprobs: Tensor) -> BehaviourWeights:
     ones = torch.ones_like(behaviour_logprobs)
     return BehaviourWeights(ones, ones.bool())
-
-
-def _without_masked_values(tokens: LossTokens) -> LossTokens:
-    """Zeros at masked positions of the inputs, because a NaN that enters an exponential comes back in the gradient."""
-    return replace(
-        tokens,
-        logprobs=masked(tokens.logprobs, tokens.mask),
-        behaviour_logprobs=masked(tokens.behaviour_logprobs, tokens.mask),
-        advantages=masked(tokens.advantages, tokens.mask),
-        weights=masked(tokens.weights, tokens.mask),
-    )

@@ -46,10 +46,11 @@ def loglinear_proximal_logprobs(logprobs: Tensor, behaviour_logprobs: Tensor, st
 def masked_behaviour_weights(proximal_logprobs: Tensor, behaviour_logprobs: Tensor, *, cap: float) -> BehaviourWeights:
     """π_prox / π_behave per token; a token whose weight is above the cap is left out (weight 0, not kept).
 
-    Source: AReaL, Eq. 5, has no cap; masking at 5 is the default of its code.
+    Source: AReaL (arXiv 2505.24298), Eq. 5, which has no cap; masking above 5 is what its code's examples do.
     """
     weights = ratios(proximal_logprobs, behaviour_logprobs).detach()
-    kept = weights <= cap
+    # Written so that NaN is kept: it must reach the loss and be reported, not vanish as a token beyond the cap.
+    kept = ~(weights > cap)
     return BehaviourWeights(torch.where(kept, weights, torch.zeros_like(weights)), kept)
 
 

@@ -68,13 +68,6 @@ def padded_tokens(rows: Sequence[SharedPromptRow]) -> int:
     return len(rows) * max((row.num_tokens for row in rows), default=0)
 
 
-def fill(micro_batches: Sequence[Sequence[SharedPromptRow]]) -> float:
-    """Share of the computed tokens that are not padding, in (0, 1]; 1 when there are none."""
-    computed = sum(map(padded_tokens, micro_batches))
-    real = sum(row.num_tokens for rows in micro_batches for row in rows)
-    return real / computed if computed else 1.0
-
-
 def _sample_over_budget(row: SharedPromptRow, token_budget: int) -> RecipeError:
     return RecipeError(
         f"group {row.group_id} has a sample of {row.num_tokens} tokens (prompt {len(row.prompt_ids)} + completion {row.num_loss_tokens}), "

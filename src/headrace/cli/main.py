@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace import __version__
+from headrace.config.loading import load_recipe
 from headrace.errors import HeadraceError, UserError
 
 USER_ERROR = 2
@@ -67,8 +68,6 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run folder's last checkpoint.")] = False,
 ) -> None:
     """Train a model. Ctrl-C saves a checkpoint and stops."""
-    from headrace.config.loading import load_recipe
-
     loaded = load_recipe(recipe, overrides or [])
     from headrace.launch.run import train as run_training
 
@@ -80,11 +79,10 @@ def train(
 @app.command()
 def check(recipe: RecipePath, overrides: Overrides = None) -> None:
     """Check a recipe and show what it amounts to, without loading the model."""
+    loaded = load_recipe(recipe, overrides or [])
     from headrace.cli.check import check_recipe
     from headrace.cli.plan_table import show_plan
-    from headrace.config.loading import load_recipe
 
-    loaded = load_recipe(recipe, overrides or [])
     plan, notes = check_recipe(loaded, base_folder=recipe.parent)
     show_plan(plan, loaded, notes)
 
@@ -97,8 +95,6 @@ def evaluate(
     model: Annotated[Path, typer.Option("--model", metavar="DIR", help="Model folder, for instance a checkpoint's.")],
 ) -> None:
     """Answer the held-out prompts with a model and score the answers."""
-    from headrace.config.loading import load_recipe
-
     loaded = load_recipe(recipe, overrides or [])
     from headrace.launch.run import evaluate as run_evaluation
 

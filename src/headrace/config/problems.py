@@ -51,8 +51,10 @@ def models_at(location: Sequence[int | str]) -> list[type[BaseModel]]:
     models: list[type[BaseModel]] = [Recipe]
     for part in location:
         fields = [model.model_fields[part] for model in models if isinstance(part, str) and part in model.model_fields]
-        inner = [model for field in fields for model in _models_in(field.annotation)]
-        models = inner or [model for model in models if type_of(model) == part] or models
+        if fields:
+            models = [model for field in fields for model in _models_in(field.annotation)]
+        else:
+            models = [model for model in models if type_of(model) == part] or models
     return models
 
 
@@ -137,14 +139,16 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _key(location: Sequence[int | str]) -> str:
-    """The location as a user writes it: without union tags and without the names of a value's alternatives."""
+    """The location as a user writes it: without union tags and the names of a value's alternatives, and no deeper than one step into it."""
     parts: list[str] = []
     for position, part in enumerate(location):
         models = models_at(location[:position])
-        chooses = any(type_of(model) == part for model in models)
-        names_field = any(part in model.model_fields for model in models)
-        if isinstance(part, int) or names_field or (position + 1 == len(location) and not chooses and not _is_alternative(part)):
+        fields = [model.model_fields[part] for model in models if isinstance(part, str) and part in model.model_fields]
+        is_tag = any(type_of(model) == part for model in models)
+        if fields or isinstance(part, int) or (not is_tag and not _is_alternative(part)):
             parts.append(str(part))
+        if not fields and not is_tag and isinstance(part, str):
+            break
     return ".".join(parts)
 
 

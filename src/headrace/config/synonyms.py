@@ -63,7 +63,7 @@ SYNONYMS = {
     "behave_imp_weight_cap": _CAP,
     "loss_type": "algorithm.denominator: 'tokens' for dapo, 'sequences' for grpo, 'constant' for dr_grpo",
     "importance_sampling_level": "nothing to set: importance ratios are taken for each token",
-    "reward_funcs": "rewards.functions, for instance [{type = 'python', function = 'rewards.py:score'}]",
+    "reward_funcs": "rewards.functions, for instance [{type = 'python', function = 'my_rewards.py:score'}]",
     "reward_weights": "the weight of each entry of rewards.functions",
     "max_new_tokens": _LENGTH,
     "max_response_length": _LENGTH,

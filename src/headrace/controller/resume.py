@@ -33,7 +33,7 @@ class RunCheckpoints:
         events: Events,
         clock: Clock,
         extra_state: Callable[[], Mapping[str, Any]],
-        save_beside: Callable[[Path], None],
+        save_beside: Callable[[Path], object],
         saved_version: int | None = None,
     ) -> None:
         """Put the parts together.

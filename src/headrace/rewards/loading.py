@@ -41,7 +41,7 @@ def load_function(module: str, name: str, import_folders: tuple[str, ...]) -> Ca
     sys.path += [folder for folder in import_folders if folder not in sys.path]
     try:
         loaded = _module_of_file(Path(module)) if module.endswith(".py") else importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # (the user's module may raise anything; it is named)
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
         raise RewardError(f"reward function {module}:{name} cannot be imported: {type(error).__name__}: {error}") from error
     function = getattr(loaded, name, None)
     if not callable(function):

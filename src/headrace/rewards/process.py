@@ -139,4 +139,5 @@ class WorkerProcess:
         with self._process.stdout as output:
             while line := output.readline(4096):
                 self._output_tail.append(line)
-                sys.stderr.write(line)
+                with suppress(OSError, ValueError):  # our own standard error is closed; the worker must not block on a full pipe
+                    sys.stderr.write(line)

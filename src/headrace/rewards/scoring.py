@@ -31,15 +31,16 @@ class ContractBrokenError(Exception):
 
 
 class GroupScorer:
-    """Calls reward functions, the async ones on one event loop that lasts, so that they may keep clients open.
+    """Calls reward functions.
 
     Args:
+        runner: Runs the async ones: all on one event loop, so that they may keep clients open.
         attempt_starts: Called before each call of a function: the time limit counts from there.
     """
 
-    def __init__(self, attempt_starts: Callable[[], None]) -> None:
+    def __init__(self, runner: asyncio.Runner, *, attempt_starts: Callable[[], None]) -> None:
+        self._runner = runner
         self._attempt_starts = attempt_starts
-        self._runner = asyncio.Runner()
 
     def score(self, call: Callable[..., Any], arguments: GroupArguments) -> list[Outcome]:
         """One outcome for each completion.

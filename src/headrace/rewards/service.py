@@ -32,7 +32,8 @@ class ProcessRewardService:
     Args:
         functions: The rewards; their names must differ.
         num_workers: Processes.
-        time_limit_seconds: Limit of a call, counted while user code runs: not in the queue, nor while a worker starts.
+        time_limit_seconds: Limit of a call, counted while user code runs: not in the queue, nor while a worker starts. It starts
+            anew for each attempt, when a function that raised is called again with one completion at a time.
         on_failure: What a failed function does to a rollout's total.
 
     Raises:
@@ -145,7 +146,7 @@ class ProcessRewardService:
 def _pickle_function(function: RewardFunction) -> bytes:
     try:
         return cloudpickle.dumps(function.call)
-    except Exception as error:  # (pickling runs the user's __reduce__ methods, so anything may be raised; it is named)
+    except Exception as error:  # pickling runs the user's __reduce__ methods, so anything may be raised
         raise RewardError(
             f"reward function {function.name!r} cannot be sent to a worker process: {type(error).__name__}: {error}; "
             "make what it needs (locks, files, clients, models) inside the function, or at the top of its module"
@@ -161,7 +162,7 @@ def _pickle_call(index: int, prompt: Prompt, rollouts: Sequence[Rollout]) -> byt
     )
     try:
         return pickle.dumps(Call(function=index, arguments=arguments))
-    except Exception as error:  # (as above, of the data set's values)
+    except Exception as error:  # as above, for the data set's values
         raise RewardError(
             f"the columns of prompt {prompt.row} ({', '.join(prompt.columns)}) cannot be sent to a reward worker: "
             f"{type(error).__name__}: {error}; keep to text, numbers, lists and dictionaries"

@@ -4,6 +4,7 @@ What functions print goes to the service, which shows it on its standard error. 
 functions may do to the machine whatever the user may.
 """
 
+import asyncio
 import os
 import pickle
 import signal
@@ -27,10 +28,11 @@ def main(descriptor: int) -> None:
     threading.Thread(target=_receive_requests, args=(channel, requests), daemon=True).start()
     functions = _load_functions(channel, pickle.loads(requests.get()))
     channel.send(Ready())
-    scorer = GroupScorer(attempt_starts=lambda: channel.send(Started()))
-    while True:
-        call: Call = pickle.loads(requests.get())
-        channel.send(_answer(scorer, functions[call.function], call))
+    with asyncio.Runner() as runner:
+        scorer = GroupScorer(runner, attempt_starts=lambda: channel.send(Started()))
+        while True:
+            call: Call = pickle.loads(requests.get())
+            channel.send(_answer(scorer, functions[call.function], call))
 
 
 def _receive_requests(channel: Channel, requests: "SimpleQueue[bytes]") -> None:
@@ -47,7 +49,7 @@ def _load_functions(channel: Channel, setup: Setup) -> list[Callable[..., Any]]:
     for name, pickled in setup.functions:
         try:
             functions.append(pickle.loads(pickled))
-        except BaseException as error:  # (forwarded; the traceback goes to the service too)
+        except BaseException as error:  # forwarded, and the traceback is shown by the service
             channel.send(SetupFailed(function=name, text=f"{type(error).__name__}: {error}"))
             raise
     return functions

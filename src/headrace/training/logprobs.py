@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-MAX_CHUNK_ELEMENTS = 2**23
-"""Logits computed at once: 32 MiB of float32."""
+MAX_CHUNK_ELEMENTS = 2**24
+"""Logits computed at once: 64 MiB of float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -97,12 +97,12 @@ class _ChunkedScores(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         grad_chosen, grad_normalisers, grad_entropies = grad_outputs
         hidden, cast_hidden, weight, position_of_token, token_ids, normalisers, entropies = ctx.saved_tensors
         layer: _OutputLayer = ctx.layer
         grad_hidden = torch.zeros_like(cast_hidden)
-        grad_weight = torch.zeros_like(weight)
+        grad_weight: Tensor | None = None
         grad_bias = None if layer.bias is None else torch.zeros_like(layer.bias)
         for rows, tokens in _chunks(len(hidden), len(weight), position_of_token):
             logits = layer.logits(cast_hidden[rows])
@@ -115,7 +115,9 @@ class _ChunkedScores(torch.autograd.Function):
                 grad_bias += grad.sum(dim=0)
             cast_grad = grad.to(cast_hidden.dtype)
             grad_hidden[rows] = cast_grad @ layer.weight
-            grad_weight += cast_grad.T @ cast_hidden[rows]
+            product = cast_grad.T @ cast_hidden[rows]
+            # Chunks are added up in the weight's own type; the first one is not added to zeros, which would take another pass over it.
+            grad_weight = product.to(weight.dtype) if grad_weight is None else grad_weight.add_(product)
         return grad_hidden.to(hidden.dtype), grad_weight, grad_bias, None, None, None, None, None, None
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headrace.errors import ModelError
-from headrace.training.attention import attention_mask, can_share_prompts
+from headrace.training.attention import attend_in_float32, attention_mask, can_share_prompts
 from headrace.training.collation import CollatedRows, collate, fit_to_budget, one_sample_a_row
 from headrace.training.logprobs import OutputHead, TokenScores, score_tokens
 from headrace.types import SharedPromptRow
@@ -33,6 +33,8 @@ class PolicyModel:
         self._temperature = temperature
         self._autocast_dtype = autocast_dtype
         self._token_budget = token_budget
+        in_float32 = autocast_dtype is not None and attend_in_float32(model)
+        self._attention_dtype = torch.float32 if in_float32 else self.compute_dtype
         self._shares_prompts = can_share_prompts(model.config)
         switch_off_dropout(model)
         _check_head(model, self._head)
@@ -66,7 +68,7 @@ class PolicyModel:
         device_type = self.model.device.type
         with torch.autocast(device_type, dtype=self._autocast_dtype, enabled=self._autocast_dtype is not None):
             if rows.has_shared_prompts:
-                mask = attention_mask(rows, self.model.config, self.compute_dtype)
+                mask = attention_mask(rows, self.model.config, self._attention_dtype)
                 output = self._backbone(input_ids=rows.input_ids, attention_mask=mask, position_ids=rows.position_ids, use_cache=False)
             else:
                 # Padding on the right is never seen by a causal model, and without a mask attention is faster.

@@ -1,0 +1,40 @@
+import io
+from typing import Any
+
+from config.recipes import recipe_with
+from rich.console import Console
+
+from headrace.cli.plan_table import show_plan
+from headrace.config.model_facts import ModelFacts
+from headrace.config.plan import make_plan
+
+
+def shown(*, terminal: bool, notes: list[str] | None = None, **sections: dict[str, Any]) -> str:
+    recipe = recipe_with(**sections)
+    model = ModelFacts(
+        num_parameters=2**28, num_layers=1, hidden_size=1, intermediate_size=1, num_kv_heads=1, head_dim=1, max_positions=None
+    )
+    output = io.StringIO()
+    show_plan(make_plan(recipe, model=model), recipe, notes or [], Console(file=output, force_terminal=terminal, width=60))
+    return output.getvalue()
+
+
+def test_plain_lines_hold_one_item_each_however_long() -> None:
+    lines = shown(terminal=False, notes=["[red]a note[/red] " + "x" * 200]).splitlines()
+    assert lines[0] == "step               8 prompts · 8 generations = 64 completions"
+    assert "worst staleness    1: no group is trained on later than 1 step after its admission" in lines
+    assert "  weights          1.00 GiB = 268.4M parameters · 4 bytes" in lines
+    assert lines[-2].startswith("warning            the engine decodes 64 sequences together")
+    assert lines[-1] == "note               [red]a note[/red] " + "x" * 200
+
+
+def test_nothing_that_bounds_staleness_is_said_to() -> None:
+    assert "\nworst staleness    not bounded: " in shown(
+        terminal=False, schedule={"type": "async", "order": "completion", "max_staleness": 2}
+    )
+
+
+def test_a_terminal_gets_a_table() -> None:
+    text = shown(terminal=True)
+    assert "┌" in text
+    assert "worst staleness" in text

@@ -1,0 +1,47 @@
+"""Estimates by hand, for a model whose sizes are small primes or powers of two."""
+
+from config.recipes import recipe_with
+
+from headrace.config.memory import estimate_memory
+from headrace.config.model_facts import ModelFacts
+
+MODEL = ModelFacts(num_parameters=1000, num_layers=3, hidden_size=8, intermediate_size=16, num_kv_heads=2, head_dim=4, max_positions=None)
+SMALL = {"data": {"source": {"type": "file", "path": "a"}, "max_prompt_length": 10}, "sampling": {"max_completion_length": 6}}
+
+
+def bytes_of(**sections: dict[str, object]) -> dict[str, int]:
+    estimate = estimate_memory(recipe_with(**SMALL | sections), MODEL)
+    assert estimate.total_bytes == sum(part.num_bytes for part in estimate.parts)
+    return {part.name: part.num_bytes for part in estimate.parts}
+
+
+def test_every_part_by_hand() -> None:
+    assert bytes_of(training={"token_budget": 100}, engine={"max_concurrent_sequences": 5}) == {
+        "weights": 4000,
+        "gradients": 4000,
+        "AdamW": 8000,
+        "activations": 100 * 3 * (10 * 8 + 4 * 16) * 4,
+        "logits": 3 * 32 * 2**20,
+        "engine's weights": 4000,
+        "KV cache": 5 * 16 * (3 * 2 * 2 * 4) * 4,
+    }
+
+
+def test_a_kl_term_keeps_a_reference_copy() -> None:
+    assert bytes_of(algorithm={"beta": 0.1})["reference copy"] == 4000
+
+
+def test_the_engines_dtype_halves_its_share() -> None:
+    full, half = bytes_of(), bytes_of(engine={"dtype": "bfloat16"})
+    assert half["engine's weights"] * 2 == full["engine's weights"]
+    assert half["KV cache"] * 2 == full["KV cache"]
+
+
+def test_the_cache_never_counts_more_than_can_be_admitted() -> None:
+    admitted = {"training": {"prompts_per_step": 2}, "algorithm": {"num_generations": 3}, "schedule": {"type": "sync"}}
+    assert bytes_of(**admitted)["KV cache"] == 6 * 16 * 48 * 4
+
+
+def test_checkpointing_keeps_one_layer_and_the_inputs_of_all() -> None:
+    sections = {"training": {"token_budget": 100, "gradient_checkpointing": True}}
+    assert bytes_of(**sections)["activations"] == 100 * (3 * 8 + 144) * 4

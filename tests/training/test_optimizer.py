@@ -1,0 +1,52 @@
+import pytest
+import torch
+from torch import nn
+
+from headrace.config.training import TrainingSection
+from headrace.training.optimizer import PolicyOptimizer
+
+TRAINING = TrainingSection(learning_rate=0.1, weight_decay=0.5, max_grad_norm=1.0, adam_epsilon=1e-12)
+
+
+def parameters_with_gradient(value: float) -> tuple[nn.Parameter, nn.Parameter]:
+    matrix, vector = nn.Parameter(torch.ones(1, 2)), nn.Parameter(torch.ones(2))
+    matrix.grad, vector.grad = torch.full((1, 2), value), torch.full((2,), value)
+    return matrix, vector
+
+
+def test_the_norm_is_that_of_the_divided_gradient() -> None:
+    optimizer = PolicyOptimizer(parameters_with_gradient(6.0), TRAINING)
+    assert optimizer.update(denominator=4.0, learning_rate=0.1) == pytest.approx(3.0)
+
+
+def test_only_matrices_decay() -> None:
+    """Adam's first step moves each weight by the learning rate against its gradient's sign; decay takes 0.1 · 0.5 of it before."""
+    matrix, vector = parameters_with_gradient(6.0)
+    PolicyOptimizer([matrix, vector], TRAINING).update(denominator=4.0, learning_rate=0.1)
+    torch.testing.assert_close(matrix.detach(), torch.full((1, 2), 1 - 0.05 - 0.1))
+    torch.testing.assert_close(vector.detach(), torch.full((2,), 0.9))
+
+
+@pytest.mark.parametrize(("value", "denominator", "used"), [(6.0, 4.0, 0.5), (0.5, 4.0, 0.125)])
+def test_a_gradient_is_divided_and_then_clipped_to_the_norm(value: float, denominator: float, used: float) -> None:
+    """Four equal entries of norm 1 after clipping are 0.5 each; a gradient of norm 0.25 is left alone. Adam's mean starts at a tenth."""
+    matrix, vector = parameters_with_gradient(value)
+    optimizer = PolicyOptimizer([matrix, vector], TRAINING)
+    optimizer.update(denominator=denominator, learning_rate=0.1)
+    torch.testing.assert_close(optimizer.state()["state"][0]["exp_avg"], torch.full((1, 2), 0.1 * used))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_changes_nothing(value: float) -> None:
+    matrix, vector = parameters_with_gradient(1.0)
+    optimizer = PolicyOptimizer([matrix, vector], TRAINING)
+    optimizer.update(denominator=1.0, learning_rate=0.1)
+    before = torch.cat([matrix.detach().flatten(), vector.detach(), *[s["exp_avg"].flatten() for s in optimizer.state()["state"].values()]])
+    matrix.grad, vector.grad = torch.ones(1, 2), torch.tensor([1.0, value])
+
+    norm = optimizer.update(denominator=1.0, learning_rate=0.1)
+
+    after = torch.cat([matrix.detach().flatten(), vector.detach(), *[s["exp_avg"].flatten() for s in optimizer.state()["state"].values()]])
+    assert not norm < float("inf")
+    assert torch.equal(before, after)
+    assert matrix.grad is None
