@@ -96,7 +96,7 @@ def test_a_cut_off_model_is_found(base_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "note"),
     [
-        ("run.output_dir=.", "run.output_dir = '.' exists: training needs --resume or another folder"),
+        ("run.output_dir=..", "run.output_dir = '..' exists: training needs --resume or another folder"),
         (
             "model.name_or_path=SmolLM2-135M-Instruct",
             "model SmolLM2-135M-Instruct is fetched when training starts (93 MB); headrace models SmolLM2-135M-Instruct does it now",

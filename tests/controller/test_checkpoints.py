@@ -59,7 +59,7 @@ def test_a_damaged_checkpoint_is_refused_with_what_to_do(tmp_path: Path, damage,
 
 def test_a_full_disk_leaves_the_earlier_checkpoint_and_says_what_to_do(tmp_path: Path) -> None:
     async def write_to_a_full_disk(folder: Path) -> None:
-        Path("/dev/full").write_bytes(b"x")
+        await asyncio.to_thread(Path("/dev/full").write_bytes, b"x")
 
     folders = saved(tmp_path, 1)
     with pytest.raises(RunFolderError, match=r"the checkpoint of step 2 could not be written .* No space left on device; free space"):

@@ -42,7 +42,8 @@ def check_recipe(recipe: Recipe, *, base_folder: Path) -> tuple[Plan, list[str]]
     if rows is not None:
         prompt_texts(rows, recipe.data)
         _check_answer_columns(recipe, rows)
-    if Path(recipe.run.output_dir).exists():
+    run_folder = Path(recipe.run.output_dir)
+    if run_folder.is_dir() and any(run_folder.iterdir()):
         notes.append(f"run.output_dir = {recipe.run.output_dir!r} exists: training needs --resume or another folder")
     return make_plan(recipe, model=model, num_rows=_count_rows(recipe, rows)), notes
 

@@ -157,33 +157,59 @@ def _drawn(temperature: float, top_p: float, top_k: int, max_completion_length: 
 
 
 def _warnings(recipe: Recipe, model: ModelFacts | None) -> list[str]:
-    found: list[str] = []
-    training, schedule = recipe.training, recipe.schedule
-    longest = recipe.data.max_prompt_length + recipe.sampling.max_completion_length
-    rollouts = recipe.slots * recipe.algorithm.num_generations
-    if training.token_budget < longest:
-        found.append(
-            f"training.token_budget = {training.token_budget} is less than data.max_prompt_length + sampling.max_completion_length = "
-            f"{longest}: a sample that long ends the run; raise the budget or lower a limit"
-        )
-    if model is not None and model.max_positions is not None and longest > model.max_positions:
-        found.append(
-            f"prompt and completion may have {longest} tokens together, but the model is made for {model.max_positions}; lower "
-            "data.max_prompt_length or sampling.max_completion_length"
-        )
-    if recipe.engine.max_concurrent_sequences < rollouts:
-        found.append(
-            f"the engine decodes {recipe.engine.max_concurrent_sequences} sequences together, but {rollouts} may be admitted "
-            f"({recipe.slots} slots · {recipe.algorithm.num_generations}): the rest waits and ages; raise engine.max_concurrent_sequences"
-        )
-    if training.learning_rate > _LARGE_LEARNING_RATE:
-        found.append(
-            f"training.learning_rate = {training.learning_rate:g} is large for training all weights; above {_LARGE_LEARNING_RATE:g} "
-            "runs usually collapse"
-        )
-    if schedule.max_staleness >= _STALENESS_TO_CORRECT and recipe.algorithm.proximal.type == "behaviour":
-        found.append(
-            f"max_staleness = {schedule.max_staleness} without a correction costs accuracy; set algorithm.proximal.type to "
-            "'loglinear' or 'recompute'"
-        )
-    return found
+    found = (
+        _sample_above_budget(recipe),
+        _beyond_positions(recipe, model),
+        _engine_too_small(recipe),
+        _large_learning_rate(recipe),
+        _uncorrected_staleness(recipe),
+    )
+    return [warning for warning in found if warning is not None]
+
+
+def _longest_sample(recipe: Recipe) -> int:
+    return recipe.data.max_prompt_length + recipe.sampling.max_completion_length
+
+
+def _sample_above_budget(recipe: Recipe) -> str | None:
+    budget, longest = recipe.training.token_budget, _longest_sample(recipe)
+    if budget >= longest:
+        return None
+    return (
+        f"training.token_budget = {budget} is less than data.max_prompt_length + sampling.max_completion_length = {longest}: "
+        "a sample that long ends the run; raise the budget or lower a limit"
+    )
+
+
+def _beyond_positions(recipe: Recipe, model: ModelFacts | None) -> str | None:
+    longest = _longest_sample(recipe)
+    if model is None or model.max_positions is None or longest <= model.max_positions:
+        return None
+    return (
+        f"prompt and completion may have {longest} tokens together, but the model is made for {model.max_positions}; lower "
+        "data.max_prompt_length or sampling.max_completion_length"
+    )
+
+
+def _engine_too_small(recipe: Recipe) -> str | None:
+    places, siblings = recipe.engine.max_concurrent_sequences, recipe.algorithm.num_generations
+    if places >= recipe.slots * siblings:
+        return None
+    return (
+        f"the engine decodes {places} sequences together, but {recipe.slots * siblings} may be admitted "
+        f"({recipe.slots} slots · {siblings}): the rest waits and ages; raise engine.max_concurrent_sequences"
+    )
+
+
+def _large_learning_rate(recipe: Recipe) -> str | None:
+    rate = recipe.training.learning_rate
+    if rate <= _LARGE_LEARNING_RATE:
+        return None
+    return f"training.learning_rate = {rate:g} is large for training all weights; above {_LARGE_LEARNING_RATE:g} runs usually collapse"
+
+
+def _uncorrected_staleness(recipe: Recipe) -> str | None:
+    staleness = recipe.schedule.max_staleness
+    if staleness < _STALENESS_TO_CORRECT or recipe.algorithm.proximal.type != "behaviour":
+        return None
+    return f"max_staleness = {staleness} without a correction costs accuracy; set algorithm.proximal.type to 'loglinear' or 'recompute'"

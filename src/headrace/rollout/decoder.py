@@ -1,10 +1,11 @@
 """A Hugging Face causal language model that computes the engine's steps."""
 
+import copy
 import inspect
 from collections.abc import Mapping, Sequence
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from headrace.errors import ModelError
 from headrace.rollout.model_weights import ModelWeights
@@ -24,6 +25,7 @@ class Decoder:
             ModelError: The model's layers are not all attention with an ordinary cache, or its logits come out wrong on it.
         """
         self._model = model.eval().requires_grad_(False)
+        _own_config(model)
         self._cache = PlaceCache(num_places)
         self._check_layer_types()
         self._prepare_attention()
@@ -102,3 +104,11 @@ class Decoder:
             f"{type(self._model).__name__} {problem}; the embedded engine needs a decoder whose every layer is attention with a "
             "key-value cache and whose attention can be set (attn_implementation), such as Llama, Qwen or Gemma"
         )
+
+
+def _own_config(model: PreTrainedModel) -> None:
+    """Copy the model's configuration: transformers shares it between models, and the engine's sets another attention."""
+    copies: dict[int, object] = {}
+    for module in model.modules():
+        if isinstance(config := getattr(module, "config", None), PreTrainedConfig):
+            module.config = copy.deepcopy(config, copies)  # type: ignore[assignment]

@@ -1,5 +1,6 @@
 """The training step itself: gradients of micro-batches, and the optimizer updates made of them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -10,6 +11,7 @@ from transformers import PreTrainedModel
 
 from headrace.algorithms.normalisers import BatchCounts
 from headrace.config.training import AlgorithmSection, BehaviourProximal, RecomputeProximal, TrainingSection
+from headrace.errors import ModelError
 from headrace.interfaces import Weights
 from headrace.training.collation import CollatedRows
 from headrace.training.learning_rate import learning_rate_factor
@@ -41,6 +43,9 @@ class PolicyTrainer:
         total_steps: Training steps of the whole run, for the learning rate's course.
         autocast_dtype: Arithmetic of the forward pass; None is float32.
         reference: The frozen initial policy; needed when `algorithm.beta` is above 0.
+
+    Raises:
+        ModelError: The model cannot be trained here.
     """
 
     def __init__(
@@ -69,12 +74,11 @@ class PolicyTrainer:
                 reference, temperature=temperature, autocast_dtype=autocast_dtype, token_budget=training.token_budget
             )
         if training.gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-            # Layers recompute in training mode alone; dropout is off in either.
-            model.train()
+            _recompute_activations(model)
         self.optimizer = PolicyOptimizer(model.parameters(), training)
         self._kept: list[_Pass] = []
         self._counts = BatchCounts(loss_tokens=0, sequences=0)
+        self._loss_sums: list[Tensor] = []
         self._metrics = self._no_metrics()
 
     def accumulate(self, micro_batch: MicroBatch) -> None:
@@ -115,6 +119,7 @@ class PolicyTrainer:
         self.optimizer.clear()
         self._kept = []
         self._counts = BatchCounts(loss_tokens=0, sequences=0)
+        self._loss_sums = []
         self._metrics = self._no_metrics()
 
     def _no_metrics(self) -> StepMetrics:
@@ -147,6 +152,7 @@ class PolicyTrainer:
             reference_logprobs=self._reference_logprobs(rows),
         )
         result.loss_sum.backward()
+        self._loss_sums.append(result.loss_sum.detach().double())
         self._metrics.add_pass(rows, result)
         self._counts = BatchCounts(
             loss_tokens=self._counts.loss_tokens + rows.num_loss_tokens, sequences=self._counts.sequences + rows.num_samples
@@ -158,12 +164,19 @@ class PolicyTrainer:
 
     def _update(self, *, minibatch: int) -> None:
         counts, self._counts = self._counts, BatchCounts(loss_tokens=0, sequences=0)
+        loss_sums, self._loss_sums = self._loss_sums, []
         if counts.loss_tokens == 0:
             return  # Without gradients, Adam's momentum and the weight decay would still move the weights.
         denominator = self._normaliser.denominator(counts)
         learning_rate = self._learning_rate(minibatch)
-        grad_norm = self.optimizer.update(denominator=denominator, learning_rate=learning_rate)
-        self._metrics.add_update(denominator=denominator, grad_norm=grad_norm, learning_rate=learning_rate)
+        loss_sum = float(torch.stack(loss_sums).sum())
+        if math.isfinite(loss_sum):
+            grad_norm = self.optimizer.update(denominator=denominator, learning_rate=learning_rate)
+        else:
+            # A loss that is not finite can have a finite gradient, of everything but the spoiled tokens.
+            grad_norm = math.nan
+            self.optimizer.clear()
+        self._metrics.add_update(loss_sum=loss_sum, denominator=denominator, grad_norm=grad_norm, learning_rate=learning_rate)
 
     def _learning_rate(self, minibatch: int) -> float:
         updates_a_step = self._algorithm.num_minibatches
@@ -174,3 +187,13 @@ class PolicyTrainer:
             course=self._training.lr_scheduler,
         )
         return self._training.learning_rate * factor
+
+
+def _recompute_activations(model: PreTrainedModel) -> None:
+    if not model.supports_gradient_checkpointing:
+        raise ModelError(
+            f"{model.config.model_type} cannot recompute its activations in the backward pass; set training.gradient_checkpointing = false"
+        )
+    model.activation_checkpointing_enable()
+    # Layers recompute in training mode alone; dropout is off in either mode.
+    model.train()

@@ -27,7 +27,7 @@ class StepMetrics:
     _useful_tokens: int = 0
     _padded_tokens: int = 0
     _passes: int = 0
-    _loss_sum: list[Tensor] = field(default_factory=list[Tensor])
+    _loss_sum: float = 0.0
     _entropy_sum: list[Tensor] = field(default_factory=list[Tensor])
     _kl_sum: list[Tensor] = field(default_factory=list[Tensor])
     _token_totals: TokenTotals | None = None
@@ -44,28 +44,33 @@ class StepMetrics:
         self._useful_tokens += rows.num_useful_tokens
         self._padded_tokens += rows.num_padded_tokens
         self._passes += 1
-        self._loss_sum.append(result.loss_sum.detach().double())
         self._entropy_sum.append(result.entropy_sum)
         if result.kl_sum is not None:
             self._kl_sum.append(result.kl_sum)
         self._token_totals = result.token_totals if self._token_totals is None else self._token_totals + result.token_totals
-        if not self._denominators:
+        if not self._grad_norms:
             self._start_totals = self._token_totals
             self._start_log_importance.append(result.log_importance)
 
-    def add_update(self, *, denominator: float, grad_norm: float, learning_rate: float) -> None:
-        """Count one optimizer update; one with a non-finite gradient norm was skipped."""
-        self._denominators += denominator
+    def add_update(self, *, loss_sum: float, denominator: float, grad_norm: float, learning_rate: float) -> None:
+        """Count one optimizer update; one with a gradient norm that is not finite was skipped."""
         self._learning_rate = learning_rate
         self._grad_norms.append(grad_norm)
-        self.skipped_updates += not math.isfinite(grad_norm)
+        if math.isfinite(grad_norm):
+            self._loss_sum += loss_sum
+            self._denominators += denominator
+        else:
+            self.skipped_updates += 1
 
     def report(self) -> dict[str, float]:
         """All metrics that have a finite value; what a non-finite loss or gradient spoils is left out."""
-        values = {"learning_rate": self._learning_rate, "micro_batches": float(self._passes)}
+        values = {"micro_batches": float(self._passes)}
+        if self._grad_norms:
+            values["learning_rate"] = self._learning_rate
         finite_norms = [norm for norm in self._grad_norms if math.isfinite(norm)]
         if finite_norms:
             values["grad_norm"] = sum(finite_norms) / len(finite_norms)
+            values["loss"] = self._loss_sum / self._denominators
         if self.num_loss_tokens:
             values |= self._means()
         return {name: value for name, value in values.items() if math.isfinite(value)}
@@ -79,7 +84,6 @@ class StepMetrics:
         means = {name: value for name, value in self._token_totals.metrics().items() if name.startswith(self._prefixes())}
         means |= {name: of_start[name] for name in ("mismatch_kl", "ess") if name in of_start}
         means |= {
-            "loss": _total(self._loss_sum) / self._denominators,
             "entropy": _total(self._entropy_sum) / self.num_loss_tokens,
             "fill": self._useful_tokens / self._padded_tokens,
             "sampling/sampling_logp_difference/mean": float(gaps.mean()),

@@ -1,0 +1,88 @@
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from training.policies import batch, parameters, policy, relative_gap, row, trainer
+
+from headrace.config.training import AlgorithmSection, TrainingSection
+from headrace.errors import CheckpointError
+from headrace.interfaces import Trainer
+from headrace.training.local_trainer import LocalTrainer
+
+ROWS = (row(5, (3, 1), seed=1), row(2, (6, 2), seed=2))
+
+
+def local_trainer(*, threads: int | None = None) -> LocalTrainer:
+    return LocalTrainer(
+        policy(),
+        algorithm=AlgorithmSection(),
+        training=TrainingSection(learning_rate=1e-2),
+        temperature=1.0,
+        max_completion_length=8,
+        total_steps=6,
+        threads=threads,
+        autocast_dtype=None,
+    )
+
+
+def test_it_does_what_the_plain_trainer_does() -> None:
+    plain = trainer(policy())
+    for each in ROWS:
+        plain.accumulate(batch(each))
+    expected = plain.step()
+
+    async def scenario() -> None:
+        made: Trainer = local_trainer()
+        for each in ROWS:
+            await made.accumulate(batch(each))
+        report = await made.step()
+        assert (report, made.version) == (expected, 1)
+        assert relative_gap(parameters(plain.model), dict(made.weights())) == 0
+        await made.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_event_loop_goes_on_while_it_computes() -> None:
+    async def scenario() -> None:
+        made = local_trainer()
+        computing = asyncio.create_task(made.accumulate(batch(*ROWS)))
+        turns = 0
+        while not computing.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > 2
+        await made.close()
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("trainer")]
+
+    asyncio.run(scenario())
+
+
+def test_threads_are_set_where_it_computes() -> None:
+    async def scenario() -> None:
+        made = local_trainer(threads=1)
+        assert await made._compute(torch.get_num_threads) == 1
+        await made.close()
+
+    before = torch.get_num_threads()
+    asyncio.run(scenario())
+    torch.set_num_threads(before)
+
+
+def test_saving_and_loading(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        made, other = local_trainer(), local_trainer()
+        await made.accumulate(batch(*ROWS))
+        await made.step()
+        await made.save(tmp_path)
+        await other.load(tmp_path)
+        assert other.version == 1
+        assert relative_gap(dict(made.weights()), dict(other.weights())) == 0
+        with pytest.raises(CheckpointError):
+            await other.load(tmp_path / "absent")
+        await made.close()
+        await other.close()
+
+    asyncio.run(scenario())
