@@ -29,7 +29,7 @@ def slowly(prompts, completions, **columns):
     return likes_sevens(prompts, completions)
 
 def sleepy(prompts, completions, **columns):
-    if any(completions):  # not in the trial before training
+    if len(completions) > 2:  # not in the trial before training
         time.sleep(60)
     return [0.0] * len(completions)
 '''

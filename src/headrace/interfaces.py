@@ -145,4 +145,6 @@ class WeightPublisher(Protocol):
 class Clock(Protocol):
     """Seconds since some start; the virtual clock of the simulator implements it too."""
 
-    def __call__(self) -> float: ...
+    def __call__(self) -> float:
+        """The time now."""
+        ...

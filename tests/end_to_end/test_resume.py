@@ -72,6 +72,7 @@ class Launcher:
 
     def close(self) -> None:
         self._stdin.close()
+        self._process.kill()
         self._process.wait(timeout=60)
         self._stdout.close()
         self._log.close()

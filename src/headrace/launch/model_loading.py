@@ -10,8 +10,12 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils.logging import disable_progress_bar
 
 from headrace.errors import ModelError
+
+# Its bars would draw over the run's own view.
+disable_progress_bar()
 
 
 def load_tokenizer(path: Path | str, *, chat_template: str | None = None) -> PreTrainedTokenizerBase:

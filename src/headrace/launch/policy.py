@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headrace.config.recipe import Recipe
 from headrace.data.prompts import PromptSets, build_prompt_sets
 from headrace.data.rows import Row
-from headrace.errors import DataError
+from headrace.errors import DataError, RecipeError
 from headrace.launch.model_loading import auto_dtype, load_policy, load_tokenizer, max_sequence_length
 from headrace.launch.model_store import resolve
 
@@ -43,6 +43,7 @@ def load_policy_and_prompts(recipe: Recipe, rows: Sequence[Row], *, model_path: 
     path: Path | str = resolve(model_path or recipe.model.name_or_path)
     tokenizer = load_tokenizer(path, chat_template=recipe.model.chat_template)
     prompts = tokenize_prompts(recipe, rows, tokenizer)
+    check_token_budget(recipe, prompts)
     model = load_policy(path, dtype=torch.float32)
     model.to(device())  # pyright: ignore[reportArgumentType] # transformers' decorator hides the signature
     return policy_of(recipe, model, tokenizer, prompts)
@@ -68,6 +69,21 @@ def policy_of(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedToken
             f"for a completion; set data.max_prompt_length below {limit}"
         )
     return Policy(model=model, tokenizer=tokenizer, prompts=prompts, max_sequence_length=wanted if limit is None else min(wanted, limit))
+
+
+def check_token_budget(recipe: Recipe, prompts: PromptSets) -> None:
+    """Check that every sample that can occur fits into a micro-batch.
+
+    Raises:
+        RecipeError: The longest prompt with the longest completion does not.
+    """
+    longest = prompts.longest_prompt + recipe.sampling.max_completion_length
+    if longest > recipe.training.token_budget:
+        raise RecipeError(
+            f"training.token_budget = {recipe.training.token_budget} tokens, but a sample can have {longest} (the longest prompt's "
+            f"{prompts.longest_prompt} + sampling.max_completion_length = {recipe.sampling.max_completion_length}), and a micro-batch must hold "
+            f"at least one; set training.token_budget to {longest} or more"
+        )
 
 
 def engine_copy(recipe: Recipe, model: PreTrainedModel) -> PreTrainedModel:

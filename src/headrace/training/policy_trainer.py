@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import torch
@@ -26,6 +26,15 @@ from headrace.types import MicroBatch, StepReport
 class _Pass:
     minibatch: int
     rows: CollatedRows
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _OpenUpdate:
+    """What has been accumulated for the next optimizer update, beside the gradients."""
+
+    loss_sums: list[Tensor] = field(default_factory=list[Tensor])
+    loss_tokens: int = 0
+    sequences: int = 0
 
 
 class PolicyTrainer:
@@ -77,8 +86,7 @@ class PolicyTrainer:
             _recompute_activations(model)
         self.optimizer = PolicyOptimizer(model.parameters(), training)
         self._kept: list[_Pass] = []
-        self._counts = BatchCounts(loss_tokens=0, sequences=0)
-        self._loss_sums: list[Tensor] = []
+        self._open = _OpenUpdate()
         self._metrics = self._no_metrics()
 
     def accumulate(self, micro_batch: MicroBatch) -> None:
@@ -118,8 +126,7 @@ class PolicyTrainer:
         self.version = version
         self.optimizer.clear()
         self._kept = []
-        self._counts = BatchCounts(loss_tokens=0, sequences=0)
-        self._loss_sums = []
+        self._open = _OpenUpdate()
         self._metrics = self._no_metrics()
 
     def _no_metrics(self) -> StepMetrics:
@@ -152,24 +159,22 @@ class PolicyTrainer:
             reference_logprobs=self._reference_logprobs(rows),
         )
         result.loss_sum.backward()
-        self._loss_sums.append(result.loss_sum.detach().double())
+        self._open.loss_sums.append(result.loss_sum.detach().double())
+        self._open.loss_tokens += rows.num_loss_tokens
+        self._open.sequences += rows.num_samples
         self._metrics.add_pass(rows, result)
-        self._counts = BatchCounts(
-            loss_tokens=self._counts.loss_tokens + rows.num_loss_tokens, sequences=self._counts.sequences + rows.num_samples
-        )
 
     @torch.no_grad()
     def _reference_logprobs(self, rows: CollatedRows) -> Tensor | None:
         return None if self._reference is None else self._reference.score(rows).logprobs
 
     def _update(self, *, minibatch: int) -> None:
-        counts, self._counts = self._counts, BatchCounts(loss_tokens=0, sequences=0)
-        loss_sums, self._loss_sums = self._loss_sums, []
-        if counts.loss_tokens == 0:
+        update, self._open = self._open, _OpenUpdate()
+        if update.loss_tokens == 0:
             return  # Without gradients, Adam's momentum and the weight decay would still move the weights.
-        denominator = self._normaliser.denominator(counts)
+        denominator = self._normaliser.denominator(BatchCounts(loss_tokens=update.loss_tokens, sequences=update.sequences))
         learning_rate = self._learning_rate(minibatch)
-        loss_sum = float(torch.stack(loss_sums).sum())
+        loss_sum = float(torch.stack(update.loss_sums).sum())
         if math.isfinite(loss_sum):
             grad_norm = self.optimizer.update(denominator=denominator, learning_rate=learning_rate)
         else:
