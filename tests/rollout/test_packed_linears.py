@@ -3,11 +3,9 @@ import torch
 from rollout.tiny_models import tiny_model
 from torch import nn
 
-from headrace.rollout.packed_linears import PackedLinear, pack_linears, packing_helps
+from headrace.rollout.packed_linears import PackedLinear, pack_linears, packs_bfloat16
 
-needs_bfloat16 = pytest.mark.skipif(
-    not packing_helps(nn.Linear(2, 2, dtype=torch.bfloat16)), reason="this CPU has no bfloat16 arithmetic in oneDNN"
-)
+needs_bfloat16 = pytest.mark.skipif(not packs_bfloat16(), reason="this CPU has no bfloat16 arithmetic in oneDNN")
 
 
 @needs_bfloat16
@@ -32,5 +30,7 @@ def test_every_linear_layer_is_replaced_and_a_tied_embedding_stays():
     assert model.get_input_embeddings().weight.dtype == torch.bfloat16
 
 
-def test_only_bfloat16_models_are_packed():
-    assert not packing_helps(nn.Linear(2, 2))
+def test_only_bfloat16_layers_are_packed():
+    model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2, dtype=torch.float16)])
+    pack_linears(model)
+    assert [type(module) for module in model] == [nn.Linear, nn.Linear]

@@ -107,12 +107,20 @@ def test_a_model_of_unknown_layout_gets_one_sample_a_row() -> None:
     )
 
 
-def test_bfloat16_autocast_stays_near_float32() -> None:
-    model = policy("qwen2", initializer_range=0.1)
-    expected = torch.cat(separate_logprobs(model, ROWS)).detach()
+@pytest.mark.parametrize("settings", [{}, WINDOWED | {"use_sliding_window": True, "max_window_layers": 1}])
+def test_bfloat16_autocast_stays_near_float32(settings: dict[str, object]) -> None:
+    model = policy("qwen2", initializer_range=0.1, **settings)
+    expected = torch.cat(separate_logprobs(model, ROWS))
+    expected.sum().backward()
+    wanted = gradients(model)
+    model.zero_grad()
+
     found = torch.cat(scored_by_sample(policy_model(model, autocast_dtype=torch.bfloat16), ROWS))
+    found.sum().backward()
+
     assert found.dtype == torch.float32
-    assert 0 < float((found.detach() - expected).abs().max()) < 0.1
+    assert 0 < float((found - expected).detach().abs().max()) < 0.1
+    assert 0 < relative_gap(wanted, gradients(model)) < 0.05
 
 
 def test_dropout_is_off() -> None:
@@ -129,5 +137,5 @@ def test_logits_that_are_changed_in_an_unknown_way_are_refused() -> None:
         policy_model(model)
 
 
-def test_no_rows_need_no_pass() -> None:
-    assert policy_model(policy()).passes(()) == []
+def test_rows_without_samples_need_no_pass() -> None:
+    assert policy_model(policy()).passes((row(3, (), seed=0),)) == []

@@ -81,8 +81,8 @@ def check_token_budget(recipe: Recipe, prompts: PromptSets) -> None:
     if longest > recipe.training.token_budget:
         raise RecipeError(
             f"training.token_budget = {recipe.training.token_budget} tokens, but a sample can have {longest} (the longest prompt's "
-            f"{prompts.longest_prompt} + sampling.max_completion_length = {recipe.sampling.max_completion_length}), and a micro-batch must hold "
-            f"at least one; set training.token_budget to {longest} or more"
+            f"{prompts.longest_prompt} + sampling.max_completion_length = {recipe.sampling.max_completion_length}), and a micro-batch "
+            f"must hold at least one; set training.token_budget to {longest} or more"
         )
 
 

@@ -26,6 +26,7 @@ from headrace.launch.threads import thread_shares
 from headrace.telemetry.curves import plot_curves
 from headrace.telemetry.events import EvaluationFinished, Events
 from headrace.telemetry.run_files import disk_errors
+from headrace.training.checkpoint import save_policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +73,12 @@ def train_on(recipe: Recipe, inputs: Inputs, folder: RunFolder, *, console: Cons
     check_inputs(inputs, recipe)
     version, summary_state = (0, None) if resumed is None else (resumed.version, resumed.extra)
     sinks = make_sinks(recipe, folder, console, version=version, summary_state=summary_state)
-    policy = load_policy_and_prompts(recipe, inputs.rows)
-    _say_what_was_left_out(policy, console)
-    asyncio.run(_train(recipe, inputs, policy, folder, folders, sinks, resumed))
+    try:
+        policy = load_policy_and_prompts(recipe, inputs.rows)
+        _say_what_was_left_out(policy, console)
+        asyncio.run(_train(recipe, inputs, policy, folder, folders, sinks, resumed))
+    finally:
+        sinks.close()
     return RunResult(folder=folder.path, summary=sinks.summary.summary())
 
 
@@ -115,7 +119,6 @@ async def _train(
         _leave_results(policy, folder, sinks)
     finally:
         await services.close()
-        events.close()
 
 
 def _stop(pipeline: Pipeline, sinks: RunSinks) -> Any:
@@ -137,7 +140,7 @@ def _save_final(policy: Policy, final: Path) -> None:
     partial = final.with_name("final.partial")
     with disk_errors(final):
         shutil.rmtree(partial, ignore_errors=True)
-        policy.model.save_pretrained(partial)
+        save_policy(policy.model, partial)
         policy.tokenizer.save_pretrained(partial)
         shutil.rmtree(final, ignore_errors=True)
         partial.rename(final)

@@ -1,7 +1,9 @@
 """The sinks of a run: its own files, the screen, and the trackers that the recipe asks for."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -28,6 +30,11 @@ class RunSinks:
     summary: SummaryBuilder
     progress: ProgressView
 
+    def close(self) -> None:
+        """Close every sink, in order; the screen, which is last, then says what the run achieved."""
+        for sink in self.all:
+            sink.close()
+
 
 def make_sinks(recipe: Recipe, folder: RunFolder, console: Console, *, version: int, summary_state: Mapping[str, Any] | None) -> RunSinks:
     """Open every sink.
@@ -52,15 +59,23 @@ def make_sinks(recipe: Recipe, folder: RunFolder, console: Console, *, version: 
         "summary": folder.summary,
     }
     progress = ProgressView(console, title=f"headrace · {folder.path.name} · {recipe.schedule.type}", summary=summary, places=places)
-    trackers = [
-        TrackerSink(name, _tracker(name, recipe, folder, version=version), warn=progress.warn) for name in recipe.telemetry.report_to
+    openers: list[Callable[[], Sink]] = [
+        lambda: EventLog(folder.event_log),
+        lambda: MetricsLog(folder.metrics, version=version),
+        lambda: SamplesWriter(folder.samples, every=recipe.telemetry.save_samples_every),
+        *(partial(_tracker_sink, name, recipe, folder, version=version, warn=progress.warn) for name in recipe.telemetry.report_to),
     ]
-    files: tuple[Sink, ...] = (
-        EventLog(folder.event_log),
-        MetricsLog(folder.metrics, version=version),
-        SamplesWriter(folder.samples, every=recipe.telemetry.save_samples_every),
-    )
-    return RunSinks(all=(*files, *trackers, summary, progress), summary=summary, progress=progress)
+    with ExitStack() as opened:
+        sinks: list[Sink] = []
+        for open_sink in openers:
+            sinks.append(open_sink())
+            opened.callback(sinks[-1].close)
+        opened.pop_all()  # (all of them opened: the run closes them)
+    return RunSinks(all=(*sinks, summary, progress), summary=summary, progress=progress)
+
+
+def _tracker_sink(name: str, recipe: Recipe, folder: RunFolder, *, version: int, warn: Callable[[str], None]) -> TrackerSink:
+    return TrackerSink(name, _tracker(name, recipe, folder, version=version), warn=warn)
 
 
 def _tracker(name: str, recipe: Recipe, folder: RunFolder, *, version: int) -> Tracker:

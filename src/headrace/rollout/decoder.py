@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from headrace.errors import ModelError
 from headrace.rollout.model_weights import ModelWeights
-from headrace.rollout.packed_linears import pack_linears, packing_helps
+from headrace.rollout.packed_linears import pack_linears
 from headrace.rollout.place_cache import ATTENTION_NAME, DecodedToken, PlaceCache, Segment, Step
 
 _KNOWN_LAYER_TYPES = {"full_attention", "sliding_attention"}
@@ -30,8 +30,7 @@ class Decoder:
         self._check_layer_types()
         self._prepare_attention()
         self._weights = ModelWeights(model)
-        if packing_helps(model):
-            pack_linears(model)
+        pack_linears(model)
 
     @property
     def vocabulary_size(self) -> int:

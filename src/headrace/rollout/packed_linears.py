@@ -30,19 +30,16 @@ class PackedLinear(nn.Module):
         return f"in_features={self._shape[1]}, out_features={self._shape[0]}"
 
 
-def packing_helps(model: nn.Module) -> bool:
-    """Whether the model is one whose linear layers `pack_linears` may replace: all bfloat16, on a CPU that computes in it."""
-    parameters = list(model.parameters())
-    return (
-        all(parameter.dtype == torch.bfloat16 and parameter.device.type == "cpu" for parameter in parameters)
-        and torch.backends.mkldnn.is_available()
-        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    )
+def packs_bfloat16() -> bool:
+    """Whether oneDNN computes in bfloat16 on this CPU."""
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def pack_linears(model: nn.Module) -> None:
-    """Replace every `nn.Linear` of the model by a `PackedLinear`, the output head included, tied or not."""
+    """Replace every bfloat16 `nn.Linear` on a CPU that `packs_bfloat16`, the output head included, tied or not."""
+    if not packs_bfloat16():
+        return
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if type(child) is nn.Linear:
+            if type(child) is nn.Linear and child.weight.dtype == torch.bfloat16 and child.weight.device.type == "cpu":
                 setattr(module, name, PackedLinear(child))

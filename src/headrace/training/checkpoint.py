@@ -9,6 +9,8 @@ trainer_state.json               version, and names and shapes of the parameters
 import json
 import pickle
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,27 @@ RANDOM_FILE = "rng.pt"
 
 
 def save_checkpoint(trainer: PolicyTrainer, folder: Path) -> None:
-    """Write everything that `load_checkpoint` needs into an existing folder."""
-    trainer.model.save_pretrained(folder)
-    torch.save(trainer.optimizer.state(), folder / OPTIMIZER_FILE)
-    torch.save(_random_state(), folder / RANDOM_FILE)
+    """Write everything that `load_checkpoint` needs into an existing folder.
+
+    Raises:
+        OSError: The disk is full, or not writable.
+    """
+    save_policy(trainer.model, folder)
+    with _write_errors(folder):
+        torch.save(trainer.optimizer.state(), folder / OPTIMIZER_FILE)
+        torch.save(_random_state(), folder / RANDOM_FILE)
     state = {"version": trainer.version, "model": _describe(trainer.model), "parameters": _shapes(trainer.model)}
     (folder / STATE_FILE).write_text(json.dumps(state, indent=1), encoding="utf-8")
+
+
+def save_policy(model: PreTrainedModel, folder: Path) -> None:
+    """Write a model as a Hugging Face folder.
+
+    Raises:
+        OSError: The disk is full, or not writable.
+    """
+    with _write_errors(folder):
+        model.save_pretrained(folder)
 
 
 def load_checkpoint(trainer: PolicyTrainer, folder: Path) -> None:
@@ -56,6 +73,15 @@ def load_checkpoint(trainer: PolicyTrainer, folder: Path) -> None:
             parameter.copy_(parameters[name])
     _restore_random_state(random_state)
     trainer.resume_at(state["version"])
+
+
+@contextmanager
+def _write_errors(folder: Path) -> Iterator[None]:
+    """Safetensors and torch report a failed write by errors of their own; from here on it is an `OSError`."""
+    try:
+        yield
+    except (SafetensorError, RuntimeError) as error:
+        raise OSError(f"{folder} cannot be written ({' '.join(str(error).split())})") from error
 
 
 def _check_parameters(model: PreTrainedModel, state: dict[str, Any], folder: Path) -> None:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-MAX_CHUNK_ELEMENTS = 2**24
-"""Logits computed at once: 64 MiB of float32."""
+MAX_CHUNK_ELEMENTS = 2**23
+"""Logits computed at once: 32 MiB of float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -45,7 +45,8 @@ class PolicyModel:
         return self._autocast_dtype or self.model.dtype
 
     def passes(self, rows: Sequence[SharedPromptRow]) -> list[CollatedRows]:
-        """The forward passes that a micro-batch takes: one when prompts can be shared."""
+        """The forward passes that a micro-batch takes: one when prompts can be shared, none without samples."""
+        rows = [row for row in rows if row.samples]
         if not rows:
             return []
         if self._shares_prompts:
