@@ -67,6 +67,13 @@ def complaint(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     return said
 
 
+def test_a_refused_run_leaves_nothing_that_the_mended_one_would_meet(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    complaint(monkeypatch, capsys, "train", str(folder / "recipe.toml"), "data.prompt_column=promt")
+    assert not (folder / "run").exists()
+
+
 def reward(folder: Path, name: str) -> str:
     return f'rewards.functions=[{{type="python", function="{folder / "bad.py"}:{name}"}}]'
 

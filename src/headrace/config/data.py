@@ -59,7 +59,13 @@ class PythonSource(Section):
     """`package.module:function` or `path/to/file.py:function`; called without arguments, it returns an iterable of dictionaries."""
 
 
-DataSource = Annotated[FileSource | HubSource | ReasoningGymSource | PythonSource, Field(discriminator="type")]
+class PassedSource(Section):
+    """Rows passed to `headrace.train` from Python; of no use in a file."""
+
+    type: Literal["passed"] = "passed"
+
+
+DataSource = Annotated[FileSource | HubSource | ReasoningGymSource | PythonSource | PassedSource, Field(discriminator="type")]
 
 
 class DataSection(Section):

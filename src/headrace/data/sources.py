@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from headrace.config.data import DataSource, FileSource, HubSource, ReasoningGymSource
+from headrace.config.data import DataSource, FileSource, HubSource, PassedSource, ReasoningGymSource
 from headrace.data.file_source import load_file
 from headrace.data.gym_source import load_reasoning_gym
 from headrace.data.hub_source import load_hub
 from headrace.data.python_source import load_python
 from headrace.data.rows import Row
+from headrace.errors import DataError
 
 
 def load_rows(source: DataSource, *, base_folder: Path) -> list[Row]:
@@ -25,6 +26,10 @@ def load_rows(source: DataSource, *, base_folder: Path) -> list[Row]:
     """
     if isinstance(source, FileSource):
         return load_file(source.path, base_folder=base_folder)
+    if isinstance(source, PassedSource):
+        raise DataError(
+            "data.source.type = 'passed' stands for rows that headrace.train gets from Python, and a recipe file has none; set another type"
+        )
     if isinstance(source, HubSource):
         return load_hub(source)
     if isinstance(source, ReasoningGymSource):

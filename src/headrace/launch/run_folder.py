@@ -1,6 +1,7 @@
 """The folder of a run: what lies where in it, and whether a new or a resumed run may use it."""
 
 import fcntl
+import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from typing import Any
 
 from headrace.config.loading import dump_recipe
 from headrace.config.recipe import Recipe
-from headrace.errors import CheckpointError, RunFolderError
+from headrace.errors import CheckpointError, RunFolderError, UserError
 from headrace.telemetry.run_files import disk_errors, replacing
 
 MAY_CHANGE = {
@@ -59,12 +60,19 @@ class RunFolder:
                 f"the run folder {self.path} exists already, and a new run would overwrite it; go on with --resume, "
                 "or choose another run.output_dir"
             )
+        is_new = not self.path.exists()
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        with self._locked():
-            with replacing(self.recipe) as aside:
-                aside.write_text(dump_recipe(recipe), encoding="utf-8")
-            yield
+        try:
+            with self._locked():
+                with replacing(self.recipe) as aside:
+                    aside.write_text(dump_recipe(recipe), encoding="utf-8")
+                yield
+        except UserError:
+            if is_new and not (self.metrics.is_file() and self.metrics.stat().st_size):
+                # Nothing was trained: the mended command shall not meet its own leftovers.
+                shutil.rmtree(self.path, ignore_errors=True)
+            raise
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
