@@ -14,11 +14,13 @@ class ThreadShares:
     trainer: int
 
 
-def thread_shares(recipe: Recipe) -> ThreadShares:
-    """The recipe's numbers; `auto` gives each side all cores.
+def thread_shares(recipe: Recipe, *, cores: int | None = None) -> ThreadShares:
+    """The recipe's numbers; `auto` gives each side all cores when they take turns (`sync`), and half of them when they overlap.
 
-    The sides wait for one another often enough that sharing all cores beats pinning them apart; measured in docs/architecture.md.
+    Two sides with all cores each would be slower than either alone: OpenMP's threads spin while they wait for one another
+    (measured in docs/architecture.md).
     """
-    cores = len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0)) if cores is None else cores
+    share = cores if recipe.schedule.type == "sync" else max(1, cores // 2)
     engine, trainer = recipe.engine.threads, recipe.training.threads
-    return ThreadShares(engine=cores if engine == "auto" else engine, trainer=cores if trainer == "auto" else trainer)
+    return ThreadShares(engine=share if engine == "auto" else engine, trainer=share if trainer == "auto" else trainer)
