@@ -9,10 +9,20 @@ AUTO = {"engine": {"threads": "auto"}, "training": {"threads": "auto"}}
 
 
 @pytest.mark.parametrize(
-    ("schedule", "cores", "share"),
-    [("sync", 2, 2), ("periodic", 2, 1), ("async", 2, 1), ("async", 16, 8), ("async", 1, 1), ("sync", 1, 1)],
+    ("policy", "schedule", "cores", "share"),
+    [
+        ("PASSIVE", "async", 2, 2),
+        ("passive", "periodic", 4, 4),
+        ("", "sync", 2, 2),
+        ("", "periodic", 2, 1),
+        ("ACTIVE", "async", 16, 8),
+        ("ACTIVE", "async", 1, 1),
+    ],
 )
-def test_sides_that_overlap_divide_the_cores(tmp_path: Path, schedule: str, cores: int, share: int) -> None:
+def test_sides_that_overlap_divide_the_cores_only_where_threads_spin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, schedule: str, cores: int, share: int
+) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", policy)
     recipe = tiny_recipe(tmp_path, schedule={"type": schedule}, **AUTO)
     assert thread_shares(recipe, cores=cores) == ThreadShares(engine=share, trainer=share)
 

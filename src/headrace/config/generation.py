@@ -40,7 +40,7 @@ class EngineSection(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the engine's weights and cache. `auto`: bfloat16 where the hardware is fast at it, else float32."""
     threads: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    """CPU threads for generation. `auto`: all cores under `sync`, half of them when training runs at the same time."""
+    """CPU threads for generation. `auto`: all cores; engine and trainer share them."""
 
 
 class EvaluationSection(Section):

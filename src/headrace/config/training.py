@@ -98,7 +98,7 @@ class TrainingSection(Section):
     autocast: Literal["auto", "bfloat16", "none"] = "auto"
     """Arithmetic of the forward pass; weights stay float32. `auto`: bfloat16 where the hardware is fast at it."""
     threads: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    """CPU threads for training. `auto`: all cores under `sync`, half of them when generation runs at the same time."""
+    """CPU threads for training. `auto`: all cores; engine and trainer share them."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
 

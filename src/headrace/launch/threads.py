@@ -15,12 +15,14 @@ class ThreadShares:
 
 
 def thread_shares(recipe: Recipe, *, cores: int | None = None) -> ThreadShares:
-    """The recipe's numbers; `auto` gives each side all cores when they take turns (`sync`), and half of them when they overlap.
+    """The recipe's numbers; `auto` gives each side all cores, so that one that waits leaves them to the other.
 
-    Two sides with all cores each would be slower than either alone: OpenMP's threads spin while they wait for one another
-    (measured in docs/architecture.md).
+    That needs OpenMP threads which sleep while they wait, as importing headrace before torch arranges. Where they spin, sides
+    that overlap get half of the cores each: with all of them, either would be several times slower than alone.
     """
     cores = len(os.sched_getaffinity(0)) if cores is None else cores
-    share = cores if recipe.schedule.type == "sync" else max(1, cores // 2)
+    overlap = recipe.schedule.type != "sync"
+    spin = os.environ.get("OMP_WAIT_POLICY", "").upper() != "PASSIVE"
+    share = max(1, cores // 2) if overlap and spin else cores
     engine, trainer = recipe.engine.threads, recipe.training.threads
     return ThreadShares(engine=share if engine == "auto" else engine, trainer=share if trainer == "auto" else trainer)
