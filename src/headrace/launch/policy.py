@@ -87,11 +87,14 @@ def check_token_budget(recipe: Recipe, prompts: PromptSets) -> None:
 
 
 def engine_copy(recipe: Recipe, model: PreTrainedModel) -> PreTrainedModel:
-    """The engine's own copy of the policy, in the engine's type."""
+    """The engine's own copy of the policy, its parameters in the engine's type.
+
+    Buffers stay as they are: rotary frequencies in bfloat16 would turn the engine's positions away from the trainer's.
+    """
     dtypes = {"auto": auto_dtype(), "float32": torch.float32, "bfloat16": torch.bfloat16}
-    own = copy.deepcopy(model)
-    own.to(dtypes[recipe.engine.dtype])  # pyright: ignore[reportArgumentType] # as above
-    return own
+    dtype = dtypes[recipe.engine.dtype]
+    cast = {id(p): torch.nn.Parameter(p.detach().to(dtype, copy=True), requires_grad=False) for p in model.parameters()}
+    return copy.deepcopy(model, cast)
 
 
 def autocast_dtype(recipe: Recipe) -> torch.dtype | None:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from headrace.errors import DataError
 from headrace.launch.assemble import Services, make_engine, make_evaluator, make_limits, make_parts, make_trainer
 from headrace.launch.inputs import Inputs, check_inputs, inputs_of_recipe, reward_service
 from headrace.launch.interrupts import graceful_interrupts
+from headrace.launch.memory import share_one_malloc_arena
 from headrace.launch.policy import Policy, load_policy_and_prompts
 from headrace.launch.run_folder import RunFolder
 from headrace.launch.sinks import RunSinks, make_sinks
@@ -64,6 +65,7 @@ def train(recipe: Recipe, *, base_folder: Path, resume: bool = False, console: C
 
 def train_on(recipe: Recipe, inputs: Inputs, folder: RunFolder, *, console: Console) -> RunResult:
     """Run a recipe on inputs that are already read, in a folder that is already opened."""
+    share_one_malloc_arena()
     folders = CheckpointFolders(folder.path, keep_last=recipe.checkpoint.keep_last)
     latest = folders.latest()
     resumed = None if latest is None else read_checkpoint(latest)
@@ -121,7 +123,7 @@ async def _train(
         await services.close()
 
 
-def _stop(pipeline: Pipeline, sinks: RunSinks) -> Any:
+def _stop(pipeline: Pipeline, sinks: RunSinks) -> Callable[[], None]:
     def stop() -> None:
         sinks.progress.warn("finishing this step, then saving; press Ctrl-C again to end at once")
         pipeline.request_stop()
