@@ -7,8 +7,8 @@ import pytest
 PROGRAM = """
 import sys, threading
 if sys.argv[1] == "one arena":
-    from headrace.launch.memory import share_one_malloc_arena
-    share_one_malloc_arena()
+    from headrace.launch.memory import return_freed_memory
+    return_freed_memory()
 kept = []
 started = threading.Barrier(5)
 def allocate():
