@@ -19,7 +19,6 @@ from headrace.errors import DataError
 from headrace.launch.assemble import Services, make_engine, make_evaluator, make_limits, make_parts, make_trainer
 from headrace.launch.inputs import Inputs, check_inputs, inputs_of_recipe, reward_service
 from headrace.launch.interrupts import graceful_interrupts
-from headrace.launch.memory import return_freed_memory
 from headrace.launch.policy import Policy, load_policy_and_prompts
 from headrace.launch.run_folder import RunFolder
 from headrace.launch.sinks import RunSinks, make_sinks
@@ -65,7 +64,6 @@ def train(recipe: Recipe, *, base_folder: Path, resume: bool = False, console: C
 
 def train_on(recipe: Recipe, inputs: Inputs, folder: RunFolder, *, console: Console) -> RunResult:
     """Run a recipe on inputs that are already read, in a folder that is already opened."""
-    return_freed_memory()
     folders = CheckpointFolders(folder.path, keep_last=recipe.checkpoint.keep_last)
     latest = folders.latest()
     resumed = None if latest is None else read_checkpoint(latest)

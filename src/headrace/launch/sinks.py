@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from headrace.config.recipe import Recipe
+from headrace.launch.memory import FreedMemoryReturner
 from headrace.launch.run_folder import RunFolder
 from headrace.telemetry.event_log import EventLog
 from headrace.telemetry.events import Sink
@@ -31,7 +32,7 @@ class RunSinks:
     progress: ProgressView
 
     def close(self) -> None:
-        """Close every sink, in order; the screen, which is last, then says what the run achieved."""
+        """Close every sink, in order; the screen, after all files, then says what the run achieved."""
         for sink in self.all:
             sink.close()
 
@@ -71,7 +72,7 @@ def make_sinks(recipe: Recipe, folder: RunFolder, console: Console, *, version: 
             sinks.append(open_sink())
             opened.callback(sinks[-1].close)
         opened.pop_all()  # (all of them opened: the run closes them)
-    return RunSinks(all=(*sinks, summary, progress), summary=summary, progress=progress)
+    return RunSinks(all=(*sinks, summary, progress, FreedMemoryReturner()), summary=summary, progress=progress)
 
 
 def _tracker_sink(name: str, recipe: Recipe, folder: RunFolder, *, version: int, warn: Callable[[str], None]) -> TrackerSink:
