@@ -29,7 +29,7 @@ test: .venv/installed-dev
 	$(call stage,imports)
 	$(BIN)/lint-imports
 	$(call stage,tests)
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist loadfile
 
 docs: .venv/installed-dev
 	$(BIN)/python docs/generate_recipes.py

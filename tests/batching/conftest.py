@@ -1,4 +1,0 @@
-from hypothesis import settings
-
-settings.register_profile("no-deadline", deadline=None)
-settings.load_profile("no-deadline")
