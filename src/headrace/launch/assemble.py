@@ -8,6 +8,7 @@ from typing import Any
 from headrace.algorithms.advantages import batch_scaled_advantages, centred_advantages, group_scaled_advantages
 from headrace.batching.samples import AdvantageFunction
 from headrace.buffer.group_buffer import BufferLimits, GroupBuffer
+from headrace.config.generation import EvaluationSection, SamplingSection
 from headrace.config.recipe import Recipe
 from headrace.config.schedule import AsyncSchedule
 from headrace.controller.batches import BatchStream
@@ -160,13 +161,7 @@ def make_evaluator(
         rewards=rewards,
         events=events,
         clock=clock,
-        sampling=Sampling(
-            temperature=evaluation.temperature,
-            top_p=evaluation.top_p,
-            top_k=evaluation.top_k,
-            max_completion_length=evaluation.max_completion_length or recipe.sampling.max_completion_length,
-            stop_strings=tuple(recipe.sampling.stop_strings),
-        ),
+        sampling=_sampling(recipe, evaluation),
         num_rollouts=evaluation.num_rollouts,
         every_steps=evaluation.every_steps,
         seed=recipe.run.seed,
@@ -175,21 +170,24 @@ def make_evaluator(
 
 
 def _make_runner(recipe: Recipe, services: Services, buffer: GroupBuffer, events: Events) -> GroupRunner:
-    sampling = recipe.sampling
     return GroupRunner(
         engines=[services.engine],
         rewards=services.rewards,
         buffer=buffer,
         events=events,
-        sampling=Sampling(
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            max_completion_length=sampling.max_completion_length,
-            stop_strings=tuple(sampling.stop_strings),
-        ),
+        sampling=_sampling(recipe, recipe.sampling),
         num_generations=recipe.algorithm.num_generations,
         seed=recipe.run.seed,
         max_failed_groups=recipe.rewards.max_failed_groups,
         stall_seconds=recipe.run.stall_seconds,
+    )
+
+
+def _sampling(recipe: Recipe, section: SamplingSection | EvaluationSection) -> Sampling:
+    return Sampling(
+        temperature=section.temperature,
+        top_p=section.top_p,
+        top_k=section.top_k,
+        max_completion_length=section.max_completion_length or recipe.sampling.max_completion_length,
+        stop_strings=tuple(recipe.sampling.stop_strings),
     )
