@@ -5,7 +5,6 @@ import sys
 
 from headrace.telemetry.events import Event, StepFinished
 
-
 _M_ARENA_MAX = -8
 """glibc's `malloc.h`: the most heaps that threads divide among them."""
 
