@@ -20,11 +20,12 @@ def shown(*, terminal: bool, notes: list[str] | None = None, **sections: dict[st
 
 
 def test_plain_lines_hold_one_item_each_however_long() -> None:
-    lines = shown(terminal=False, notes=["[red]a note[/red] " + "x" * 200]).splitlines()
+    small = {"max_concurrent_sequences": 32}
+    lines = shown(terminal=False, notes=["[red]a note[/red] " + "x" * 200], engine=small).splitlines()
     assert lines[0] == "step               8 prompts · 8 generations = 64 completions"
     assert "worst staleness    1: no group is trained on later than 1 step after its admission" in lines
     assert "  weights          1.00 GiB = 268.4M parameters · 4 bytes" in lines
-    assert lines[-2].startswith("warning            the engine decodes 64 sequences together")
+    assert lines[-2].startswith("warning            the engine decodes 32 sequences together")
     assert lines[-1] == "note               [red]a note[/red] " + "x" * 200
 
 

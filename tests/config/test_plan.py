@@ -146,8 +146,8 @@ WARNINGS = [
         "a sample that long ends the run; raise the budget or lower a limit",
     ),
     (
-        {"engine": {"max_concurrent_sequences": 127}},
-        "the engine decodes 127 sequences together, but 128 may be admitted (16 slots · 8): the rest waits and ages; "
+        {"engine": {"max_concurrent_sequences": 63}},
+        "the engine decodes 63 sequences together, fewer than the 64 completions of a step, so that each batch takes several turns; "
         "raise engine.max_concurrent_sequences",
     ),
     (
@@ -177,7 +177,7 @@ def test_sequences_beyond_the_models_positions_are_told() -> None:
     "sections",
     [
         {"training": {"token_budget": 1280, "learning_rate": 1e-4}},
-        {"engine": {"max_concurrent_sequences": 128}},
+        {"engine": {"max_concurrent_sequences": 64}},
         {"schedule": {"type": "async", "max_staleness": 4}, "algorithm": {"proximal": {"type": "loglinear"}}},
         {"schedule": {"type": "async", "max_staleness": 3}},
     ],

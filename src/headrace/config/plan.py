@@ -192,12 +192,12 @@ def _beyond_positions(recipe: Recipe, model: ModelFacts | None) -> str | None:
 
 
 def _engine_too_small(recipe: Recipe) -> str | None:
-    places, siblings = recipe.engine.max_concurrent_sequences, recipe.algorithm.num_generations
-    if places >= recipe.slots * siblings:
+    places, completions = recipe.engine.max_concurrent_sequences, recipe.completions_per_step
+    if places >= completions:
         return None
     return (
-        f"the engine decodes {places} sequences together, but {recipe.slots * siblings} may be admitted "
-        f"({recipe.slots} slots · {siblings}): the rest waits and ages; raise engine.max_concurrent_sequences"
+        f"the engine decodes {places} sequences together, fewer than the {completions} completions of a step, so that each batch takes "
+        "several turns; raise engine.max_concurrent_sequences"
     )
 
 
