@@ -7,36 +7,64 @@ from transformers import AutoModelForCausalLM, GptOssConfig, MambaConfig, PreTra
 
 from headrace.errors import ModelError
 from headrace.rollout.decoder import Decoder
-from headrace.rollout.place_cache import DecodedToken, Segment
+from headrace.rollout.step import DecodedToken, PromptPlace, Segment
 
 TOKENS = list(range(3, 24))
 
 
+PROMPT = PromptPlace(slot=1, length=12)
+SHORT = PromptPlace(slot=0, length=0)
+
+
+def decoded(place: int, position: int, prompt: PromptPlace = PROMPT) -> DecodedToken:
+    return DecodedToken(place=place, prompt=prompt, position=position, token=TOKENS[position])
+
+
+def prompt_stretch(start: int, end: int) -> Segment:
+    return Segment(prompt=PROMPT, place=None, start=start, tokens=TOKENS[start:end])
+
+
+def stretch(place: int, start: int, end: int, prompt: PromptPlace = PROMPT) -> Segment:
+    return Segment(prompt=prompt, place=place, start=start, tokens=TOKENS[start:end])
+
+
 @pytest.mark.parametrize("name", CONFIGS)
-def test_logits_equal_a_plain_forward_pass_in_any_mixture_of_places(name: str):
-    """Place 0 is prefilled in two stretches, place 2 in one; then both are decoded, place 2 from a copy in place 1."""
+def test_logits_equal_a_plain_forward_pass_in_any_mixture(name: str):
+    """A prompt in two stretches, rollouts at several positions behind it and one without it, decoded beside what is being cached."""
     decoder, plain = Decoder(tiny_model(name), num_places=3), tiny_model(name)
     with torch.inference_mode():
-        decoder.compute([], [Segment(place=0, start=0, tokens=TOKENS[:9])])
-        decoder.compute([], [Segment(place=0, start=9, tokens=TOKENS[9:20]), Segment(place=2, start=0, tokens=TOKENS[:12])])
-        decoder.copy_place(source=2, target=1, length=12)
-        alone = decoder.compute([DecodedToken(place=1, position=12, token=TOKENS[12])], [Segment(place=2, start=12, tokens=TOKENS[12:15])])
-        both = decoder.compute(
-            [DecodedToken(place=0, position=20, token=TOKENS[20]), DecodedToken(place=1, position=13, token=TOKENS[13])], []
-        )
+        decoder.compute([], [prompt_stretch(0, 5)])
+        alone = decoder.compute([decoded(1, 12)], [prompt_stretch(5, 12), stretch(0, 12, 19), stretch(2, 0, 9, SHORT)])
+        decoder.copy_place(source=0, target=2, length=6)
+        together = decoder.compute([decoded(0, 19), decoded(2, 18)], [stretch(1, 13, 15)])
+        mixed = decoder.compute([decoded(0, 20), decoded(1, 15), decoded(2, 0, SHORT)], [])
         expected = plain(input_ids=torch.tensor([TOKENS]), use_cache=False).logits[0]
-    torch.testing.assert_close(alone[0], expected[12], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(both, expected[[20, 13]], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(alone, expected[[12]], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(together, expected[[19, 18]], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(mixed, expected[[20, 15, 0]], atol=1e-5, rtol=1e-5)
 
 
-def test_bfloat16_stays_close_to_float32():
-    model = tiny_model("llama_tied")
-    decoder = Decoder(copy.deepcopy(model).to(torch.bfloat16), num_places=1)
+@pytest.mark.parametrize("name", ["llama_tied", "qwen2", "qwen3", "gpt2"])
+def test_bfloat16_stays_close_to_float32_also_with_new_weights(name: str):
+    decoder = Decoder(tiny_model(name, seed=5, dtype=torch.bfloat16), num_places=1)
+    model = tiny_model(name)
     with torch.inference_mode():
-        decoder.compute([], [Segment(place=0, start=0, tokens=TOKENS[:-1])])
-        found = decoder.compute([DecodedToken(place=0, position=20, token=TOKENS[-1])], [])
-        expected = model(input_ids=torch.tensor([TOKENS]), use_cache=False).logits[0, -1]
+        decoder.check_weights(dict(model.named_parameters()))
+        decoder.load_weights(dict(model.named_parameters()))
+        found = decoder.compute([decoded(0, 12)], [prompt_stretch(0, 12)])
+        expected = model(input_ids=torch.tensor([TOKENS[:13]]), use_cache=False).logits[0, -1]
     assert (found[0].float() - expected).abs().max() < 0.03 * expected.abs().max()
+
+
+def test_an_activation_other_than_the_fused_one_runs_on_the_model_s_own_layers():
+    config = copy.deepcopy(CONFIGS["llama"])
+    config.hidden_act = "gelu"
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    with torch.inference_mode():
+        expected = model(input_ids=torch.tensor([TOKENS]), use_cache=False).logits[0, -1]
+        found = Decoder(model, num_places=1).compute([decoded(0, 20)], [prompt_stretch(0, 12), stretch(0, 12, 20)])
+    torch.testing.assert_close(found[0], expected, atol=1e-5, rtol=1e-5)
 
 
 NOT_FIT = {

@@ -41,7 +41,7 @@ class Gate:
         self.reached, self.open = threading.Event(), threading.Event()
         self.open.set()
         self.error: Exception | None = None
-        model.register_forward_pre_hook(self._pass)
+        model.get_input_embeddings().register_forward_pre_hook(self._pass)
 
     def _pass(self, *_: object) -> None:
         self.reached.set()

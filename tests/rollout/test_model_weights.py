@@ -3,8 +3,8 @@ import torch
 from rollout.tiny_models import tiny_model
 
 from headrace.errors import ModelError
+from headrace.rollout.linears import pack_linears
 from headrace.rollout.model_weights import ModelWeights
-from headrace.rollout.packed_linears import pack_linears
 
 TOKENS = torch.arange(1, 9)[None]
 
@@ -19,7 +19,7 @@ def logits(model: torch.nn.Module) -> torch.Tensor:
 def test_loaded_weights_compute_like_the_model_they_came_from(name: str, dtype: torch.dtype):
     model, other = tiny_model(name, dtype=dtype), tiny_model(name, seed=1)
     weights = ModelWeights(model)
-    pack_linears(model)
+    pack_linears(model, weights)
     weights.check(published := dict(other.named_parameters()))
     with torch.no_grad():
         weights.load(published)

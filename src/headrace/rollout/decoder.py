@@ -8,29 +8,40 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from headrace.errors import ModelError
+from headrace.rollout.attention import ATTENTION_NAME
+from headrace.rollout.fused_layers import FusedLayers, can_fuse
+from headrace.rollout.linears import pack_linears
 from headrace.rollout.model_weights import ModelWeights
-from headrace.rollout.packed_linears import pack_linears
-from headrace.rollout.place_cache import ATTENTION_NAME, DecodedToken, PlaceCache, Segment, Step
+from headrace.rollout.place_cache import PlaceCache
+from headrace.rollout.step import DecodedToken, PromptPlace, Segment, Step
 
 _KNOWN_LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 
 class Decoder:
-    """The model, its cache of places and its weights. All calls come from one thread."""
+    """The model, its cache and its weights. All calls come from one thread."""
 
     def __init__(self, model: PreTrainedModel, *, num_places: int) -> None:
-        """Make the model ready: evaluation mode, attention over places, packed layers where they help.
+        """Make the model ready: evaluation mode, attention over the cache, layers fused and packed where that helps.
 
         Raises:
             ModelError: The model's layers are not all attention with an ordinary cache, or its logits come out wrong on it.
         """
         self._model = model.eval().requires_grad_(False)
         _own_config(model)
-        self._cache = PlaceCache(num_places)
         self._check_layer_types()
-        self._prepare_attention()
+        self._cache = PlaceCache(num_places)
+        # transformers 5 renamed the argument in one of its minor versions.
+        forward = inspect.signature(type(model).forward).parameters
+        self._cache_argument = "cache" if "cache" in forward else "past_key_values"
         self._weights = ModelWeights(model)
-        pack_linears(model)
+        # From the middle of the vocabulary: a row of special tokens, which often come first, is far from all that a model has seen.
+        tokens = [self.vocabulary_size // 2 + token for token in range(8)]
+        with torch.inference_mode():
+            expected = model(input_ids=torch.tensor([tokens], device=model.device), use_cache=False).logits[0, -1]
+        self._layers = FusedLayers(model, self._weights) if can_fuse(model) else None
+        pack_linears(model, self._weights)
+        self._check_logits(tokens, expected)
 
     @property
     def vocabulary_size(self) -> int:
@@ -41,15 +52,16 @@ class Decoder:
         """Write all tokens to the cache; returns the next token's logits [decoded tokens, vocabulary]."""
         step = Step(decoded, segments, device=self._model.device, dtype=self._model.dtype)
         self._cache.begin(step)
+        if self._layers is not None:
+            head = self._model.get_output_embeddings()
+            assert head is not None, "a causal language model has an output layer"
+            return head(self._layers(step, self._cache)[: step.num_decoded])
         inputs = {"input_ids": step.token_ids[None], "position_ids": step.positions[None], self._cache_argument: self._cache}
-        if not decoded:
-            self._model.base_model(**inputs, use_cache=True, step=step)
-            return torch.empty(0, 0)
-        kept = torch.arange(step.num_decoded, device=self._model.device) if segments else 0
+        kept = torch.arange(step.num_decoded, device=self._model.device)
         return self._model(**inputs, use_cache=True, step=step, logits_to_keep=kept).logits[0]
 
     def copy_place(self, *, source: int, target: int, length: int) -> None:
-        """Copy the cache of a place's first `length` positions to another place."""
+        """Copy what a rollout has cached behind its prompt, `length` tokens, to another place."""
         self._cache.copy(source=source, target=target, length=length)
 
     def check_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
@@ -76,19 +88,17 @@ class Decoder:
                 "take a model with full or sliding-window attention only"
             )
 
-    def _prepare_attention(self) -> None:
-        """Put the engine's attention in, and compare its logits with those of the model as it came."""
-        # transformers 5 renamed the argument in one of its minor versions.
-        forward = inspect.signature(type(self._model).forward).parameters
-        self._cache_argument = "cache" if "cache" in forward else "past_key_values"
-        tokens = [token % self.vocabulary_size for token in range(1, 8)]
+    def _check_logits(self, tokens: list[int], expected: torch.Tensor) -> None:
+        """Compare the logits after a prompt cached in two stretches and a token behind it with those of the model as it came."""
+        prompt = PromptPlace(slot=0, length=len(tokens) - 2)
         try:
             with torch.inference_mode():
-                expected = self._model(input_ids=torch.tensor([tokens], device=self._model.device), use_cache=False).logits[0, -1]
-                self._model.set_attn_implementation(ATTENTION_NAME)
-                self.compute([], [Segment(place=0, start=0, tokens=tokens[:4])])
-                self.compute([], [Segment(place=0, start=4, tokens=tokens[4:-1])])
-                found = self.compute([DecodedToken(place=0, position=len(tokens) - 1, token=tokens[-1])], [])[0]
+                if self._layers is None:
+                    self._model.set_attn_implementation(ATTENTION_NAME)
+                self.compute([], [Segment(prompt=prompt, place=None, start=0, tokens=tokens[:3])])
+                self.compute([], [Segment(prompt=prompt, place=None, start=3, tokens=tokens[3:-2])])
+                self.compute([], [Segment(prompt=prompt, place=0, start=len(tokens) - 2, tokens=tokens[-2:-1])])
+                found = self.compute([DecodedToken(place=0, prompt=prompt, position=len(tokens) - 1, token=tokens[-1])], [])[0]
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise self._unfit(f"failed on the engine's cache ({error})") from error
         difference = (found - expected).abs().max().item()

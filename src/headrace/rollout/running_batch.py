@@ -1,10 +1,11 @@
 """Continuous batching: which rollouts are in which place, and what each step computes."""
 
 import contextlib
+import heapq
 import itertools
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import Literal, TypeVar
 
@@ -13,8 +14,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from headrace.rollout.decoder import Decoder
-from headrace.rollout.place_cache import DecodedToken, Segment
 from headrace.rollout.sampling import counter_uniforms, draw_tokens
+from headrace.rollout.step import DecodedToken, PromptPlace, Segment
 from headrace.rollout.stop_conditions import StopStringScanner, cut_at_stop_string, decode
 from headrace.types import EngineStats, FinishReason, GenerationRequest, Rollout
 
@@ -34,20 +35,33 @@ class PendingRequest:
         self.future = future
         self.num_started = 0
         self.finished: dict[int, Rollout] = {}
-        self.prompt_owner: RunningRollout | None = None
-        """The rollout whose place holds the prompt's cache, or will: its siblings copy it."""
+        self.prompt: CachedPrompt | None = None
+        """What the next rollout will read; None when the prompt has to be cached first."""
+
+
+class CachedPrompt:
+    """The cache of a prompt under one version of the weights, or the part of it that is there yet."""
+
+    def __init__(self, prompt_ids: Sequence[int], slot: int) -> None:
+        self.place = PromptPlace(slot=slot, length=len(prompt_ids) - 1)
+        self.num_cached = 0
+        self.num_readers = 0
+        """Running rollouts behind it."""
 
     @property
-    def num_cached_prompt_tokens(self) -> int:
-        """All but the last, which is the input of the step that samples the first token."""
-        return len(self.request.prompt_ids) - 1
+    def is_cached(self) -> bool:
+        """Whether all of it is there."""
+        return self.num_cached == self.place.length
 
 
 class RunningRollout:
     """An unfinished rollout in its place. It is ready to decode when all its tokens but the last are cached."""
 
-    def __init__(self, pending: PendingRequest, *, number: int, index: int, place: int, scanner: StopStringScanner | None) -> None:
+    def __init__(
+        self, pending: PendingRequest, prompt: CachedPrompt, *, number: int, index: int, place: int, scanner: StopStringScanner | None
+    ) -> None:
         self.pending = pending
+        self.prompt = prompt
         self.number = number
         """Order of the start, over all requests."""
         self.index = index
@@ -58,6 +72,7 @@ class RunningRollout:
         self.logprobs: list[float] = []
         self.versions: list[int] = []
         self.num_cached = 0
+        """Tokens cached behind the prompt."""
 
     @property
     def num_sampled(self) -> int:
@@ -65,14 +80,14 @@ class RunningRollout:
         return len(self.logprobs)
 
     @property
-    def is_ready(self) -> bool:
-        """Whether the next step may sample its next token."""
-        return self.num_cached == len(self.tokens) - 1
+    def num_uncached(self) -> int:
+        """Tokens to cache behind the prompt, before the last one is decoded."""
+        return len(self.tokens) - 1 - self.prompt.place.length - self.num_cached
 
     @property
-    def lacks_prompt(self) -> bool:
-        """Whether some of its prompt is not cached yet."""
-        return self.num_cached < self.pending.num_cached_prompt_tokens
+    def is_ready(self) -> bool:
+        """Whether the next token can be sampled."""
+        return self.prompt.is_cached and self.num_uncached == 0
 
 
 class RunningBatch:
@@ -100,6 +115,9 @@ class RunningBatch:
         self._running: list[RunningRollout] = []
         """By place: rollout i is in place i."""
         self._numbers = itertools.count()
+        self._free_slots: list[int] = []
+        """A heap of the slots that no prompt is in. The lowest is taken, as attention covers all slots up to the last one used."""
+        self._num_slots = 0
         self._next_weights: tuple[int, Mapping[str, torch.Tensor]] | None = None
         self._generated_tokens = self._prefilled_tokens = self._interruptions = 0
         self._busy_seconds = self._loading_seconds = 0.0
@@ -133,14 +151,13 @@ class RunningBatch:
         self._loading_seconds += time.perf_counter() - start
 
     def step(self) -> None:
-        """Fill free places, compute one token of every ready rollout and a stretch of prompt of the others."""
+        """Fill free places, compute one token of every ready rollout and a stretch of what the others lack in the cache."""
         start = time.perf_counter()
         self._drop_cancelled()
         while len(self._running) < self._num_places and (rollout := self._start_next(len(self._running))):
             self._running.append(rollout)
-        self._copy_prompts()
+        segments = self._cache_segments()
         ready = [rollout for rollout in self._running if rollout.is_ready]
-        segments = self._prefill_segments()
         if ready or segments:
             self._compute(ready, segments)
         self._busy_seconds += time.perf_counter() - start
@@ -149,13 +166,13 @@ class RunningBatch:
             self.take_weights(version, weights)
 
     def _compute(self, ready: list[RunningRollout], segments: list[Segment]) -> None:
-        decoded = [DecodedToken(place=rollout.place, position=rollout.num_cached, token=rollout.tokens[-1]) for rollout in ready]
+        decoded = [
+            DecodedToken(place=rollout.place, prompt=rollout.prompt.place, position=len(rollout.tokens) - 1, token=rollout.tokens[-1])
+            for rollout in ready
+        ]
         logits = self._decoder.compute(decoded, segments)
         for rollout in ready:
             rollout.num_cached += 1
-        for segment in segments:
-            self._running[segment.place].num_cached = segment.end
-            self._prefilled_tokens += len(segment.tokens)
         if ready:
             self._sample(ready, logits)
 
@@ -199,6 +216,7 @@ class RunningBatch:
     def _release(self, rollout: RunningRollout) -> None:
         """Give the place to the next rollout that waits; without one, move the last place here, so that no gap is computed."""
         successor = self._start_next(rollout.place)
+        self._leave_prompt(rollout)
         if successor:
             self._running[rollout.place] = successor
             return
@@ -215,55 +233,64 @@ class RunningBatch:
         pending = self._waiting[0]
         stop_strings = pending.request.sampling.stop_strings
         scanner = StopStringScanner(self._tokenizer, stop_strings) if stop_strings else None
-        rollout = RunningRollout(pending, number=next(self._numbers), index=pending.num_started, place=place, scanner=scanner)
+        rollout = RunningRollout(
+            pending, self._prompt_of(pending), number=next(self._numbers), index=pending.num_started, place=place, scanner=scanner
+        )
         pending.num_started += 1
         if pending.num_started == pending.request.num_rollouts:
             self._waiting.popleft()
-        if pending.prompt_owner is None:
-            pending.prompt_owner = rollout
-        self._copy_prompt(rollout)
         return rollout
 
-    def _copy_prompts(self) -> None:
-        for rollout in self._running:
-            if rollout.lacks_prompt:
-                self._copy_prompt(rollout)
+    def _prompt_of(self, pending: PendingRequest) -> CachedPrompt:
+        """The cached prompt for one more reader, in a free slot when there is none yet."""
+        if pending.prompt is None:
+            if not self._free_slots:
+                self._free_slots.append(self._num_slots)
+                self._num_slots += 1
+            pending.prompt = CachedPrompt(pending.request.prompt_ids, heapq.heappop(self._free_slots))
+        pending.prompt.num_readers += 1
+        return pending.prompt
 
-    def _copy_prompt(self, rollout: RunningRollout) -> None:
-        """Copy the prompt's cache from the sibling that has it, if it has it yet.
+    def _leave_prompt(self, rollout: RunningRollout) -> None:
+        prompt, pending = rollout.prompt, rollout.pending
+        prompt.num_readers -= 1
+        if prompt.num_readers == 0:
+            heapq.heappush(self._free_slots, prompt.place.slot)
+            if pending.prompt is prompt:
+                pending.prompt = None
 
-        A finished owner's place still holds the prompt: places go to the siblings that wait before any other request.
-        """
-        owner, length = rollout.pending.prompt_owner, rollout.pending.num_cached_prompt_tokens
-        if owner is not None and owner is not rollout and owner.num_cached >= length:
-            self._decoder.copy_place(source=owner.place, target=rollout.place, length=length)
-            rollout.num_cached = length
-
-    def _prefill_segments(self) -> list[Segment]:
+    def _cache_segments(self) -> list[Segment]:
         """Stretches of the tokens that are not cached yet, oldest rollouts first, within the limit of a step."""
         segments: list[Segment] = []
         room = _PREFILLED_TOKENS_A_STEP
-        unready = [rollout for rollout in self._running if not rollout.is_ready]
-        for rollout in sorted(unready, key=lambda rollout: rollout.number):
-            waits_for_sibling = rollout.lacks_prompt and rollout.pending.prompt_owner is not rollout
-            if room and not waits_for_sibling:
-                start = rollout.num_cached
-                tokens = rollout.tokens[start : min(start + room, len(rollout.tokens) - 1)]
-                segments.append(Segment(place=rollout.place, start=start, tokens=tokens))
+        for rollout in sorted(self._running, key=lambda rollout: rollout.number):
+            prompt = rollout.prompt
+            if room and not prompt.is_cached:
+                tokens = rollout.tokens[prompt.num_cached : min(prompt.num_cached + room, prompt.place.length)]
+                segments.append(Segment(prompt=prompt.place, place=None, start=prompt.num_cached, tokens=tokens))
+                prompt.num_cached += len(tokens)
                 room -= len(tokens)
+            if room and prompt.is_cached and rollout.num_uncached:
+                start = prompt.place.length + rollout.num_cached
+                tokens = rollout.tokens[start : min(start + room, len(rollout.tokens) - 1)]
+                segments.append(Segment(prompt=prompt.place, place=rollout.place, start=start, tokens=tokens))
+                rollout.num_cached += len(tokens)
+                room -= len(tokens)
+        self._prefilled_tokens += _PREFILLED_TOKENS_A_STEP - room
         return segments
 
     def _change_weights(self, version: int, weights: Mapping[str, torch.Tensor]) -> None:
         self._decoder.load_weights(weights)
         self._version = version
         self._interruptions += sum(rollout.num_sampled > 0 for rollout in self._running)
-        # No prompt's cache outlives its weights, except under rollouts that `continue` on it.
+        # No cache outlives its weights, except under rollouts that `continue` on it.
         for pending in [*self._waiting, *(rollout.pending for rollout in self._running)]:
-            pending.prompt_owner = None
-        for rollout in sorted(self._running, key=lambda rollout: rollout.number):
-            if self._interruption == "recompute" or rollout.num_sampled == 0:
-                rollout.num_cached = 0
-                rollout.pending.prompt_owner = rollout.pending.prompt_owner or rollout
+            pending.prompt = None
+        outdated = [rollout for rollout in self._running if self._interruption == "recompute" or rollout.num_sampled == 0]
+        for rollout in outdated:
+            self._leave_prompt(rollout)
+        for rollout in sorted(outdated, key=lambda rollout: rollout.number):
+            rollout.prompt, rollout.num_cached = self._prompt_of(rollout.pending), 0
 
     def _drop_cancelled(self) -> None:
         self._waiting = deque(pending for pending in self._waiting if not pending.future.cancelled())
