@@ -169,6 +169,11 @@ class MicroBatch:
     minibatch: int
     rows: tuple[SharedPromptRow, ...]
 
+    @property
+    def oldest_version(self) -> int:
+        """Version of the oldest token that it trains on: what staleness is counted from."""
+        return min(int(sample.versions.min()) for row in self.rows for sample in row.samples)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:

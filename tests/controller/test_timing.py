@@ -18,3 +18,9 @@ def test_a_step_starts_with_what_came_after_the_last_one() -> None:
     timer = PhaseTimer(lambda: next(times))
     timer.finish_step()
     assert timer.finish_step().other == 3.0
+
+
+def test_entering_a_phase_tells_how_long_the_last_one_took() -> None:
+    times = iter([1.0, 1.5, 4.0])
+    timer = PhaseTimer(lambda: next(times))
+    assert [timer.enter("computing"), timer.enter("publishing")] == [0.5, 2.5]

@@ -27,3 +27,5 @@ class TelemetrySection(Section):
     """Project name for W&B and trackio."""
     save_samples_every: int = Field(default=1, ge=1)
     """Steps between files of samples (Parquet)."""
+    profile: bool = False
+    """Whether to write `trace.json`, the time line of the run, for ui.perfetto.dev or chrome://tracing."""

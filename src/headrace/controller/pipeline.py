@@ -19,8 +19,17 @@ from headrace.controller.rollouts import GroupRunner
 from headrace.controller.supervision import Supervisor
 from headrace.controller.timing import PhaseTimer
 from headrace.interfaces import Clock, PromptSource, RolloutEngine, Trainer, WeightPublisher
-from headrace.telemetry.events import Events, GroupAdmitted, RunFinished, RunStarted, StepFinished
-from headrace.types import AdmittedGroup, EngineStats, StepReport
+from headrace.telemetry.events import (
+    Events,
+    GroupAdmitted,
+    MicroBatchTrained,
+    OptimizerStepFinished,
+    RunFinished,
+    RunStarted,
+    StepFinished,
+    WeightsPublished,
+)
+from headrace.types import AdmittedGroup, EngineStats, MicroBatch, StepReport
 
 T = TypeVar("T")
 
@@ -99,11 +108,10 @@ class Pipeline:
             version = parts.trainer.version
             self._timer.enter("waiting_for_groups")
             async for micro_batch in parts.batches.for_version(version):
-                await self._compute(parts.trainer.accumulate(micro_batch), f"a micro-batch of version {version}")
+                await self._accumulate(micro_batch)
             if not parts.batches.groups:
                 break
-            report = await self._compute(parts.trainer.step(), f"the optimizer step of version {version}")
-            self._timer.enter("publishing")
+            report = await self._step(version)
             await self._publish(report.version)
             parts.buffer.release_trained(report.version)
             self._report(version, report)
@@ -142,14 +150,33 @@ class Pipeline:
         )
         tasks.start(f"group {group.group_id}", self._parts.runner.run(group))
 
-    async def _publish(self, version: int) -> None:
-        await self._limited(self._parts.weights.publish(version), f"the engines to take over version {version}")
+    async def _accumulate(self, micro_batch: MicroBatch) -> None:
+        waited = self._timer.enter("computing")
+        await self._limited(self._parts.trainer.accumulate(micro_batch), f"a micro-batch of version {micro_batch.version}")
+        seconds = self._timer.enter("waiting_for_groups")
+        self._events.emit(
+            MicroBatchTrained(
+                version=micro_batch.version,
+                group_ids=[row.group_id for row in micro_batch.rows],
+                num_tokens=sum(row.num_tokens for row in micro_batch.rows),
+                staleness=micro_batch.version - micro_batch.oldest_version,
+                waited=waited,
+                seconds=seconds,
+            )
+        )
 
-    async def _compute(self, work: Awaitable[T], what: str) -> T:
-        self._timer.enter("computing")
-        result = await self._limited(work, what)
-        self._timer.enter("waiting_for_groups")
-        return result
+    async def _step(self, version: int) -> StepReport:
+        waited = self._timer.enter("computing")
+        report = await self._limited(self._parts.trainer.step(), f"the optimizer step of version {version}")
+        self._events.emit(OptimizerStepFinished(version=report.version, waited=waited, seconds=self._timer.enter("other")))
+        return report
+
+    async def _publish(self, version: int) -> None:
+        self._timer.enter("publishing")
+        before = [engine.stats().loading_seconds for engine in self._parts.engines]
+        await self._limited(self._parts.weights.publish(version), f"the engines to take over version {version}")
+        loading = max(engine.stats().loading_seconds - start for engine, start in zip(self._parts.engines, before, strict=True))
+        self._events.emit(WeightsPublished(version=version, seconds=self._timer.enter("other"), loading_seconds=loading))
 
     async def _limited(self, work: Awaitable[T], what: str) -> T:
         return await limited(work, seconds=self._limits.stall_seconds, what=lambda: what)

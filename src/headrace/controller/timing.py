@@ -18,11 +18,13 @@ class PhaseTimer:
         self._phase: Phase = "other"
         self._since = clock()
 
-    def enter(self, phase: Phase) -> None:
-        """The time until the next call belongs to this phase."""
+    def enter(self, phase: Phase) -> float:
+        """The time until the next call belongs to this phase; returns the seconds of the phase that ends."""
         now = self._clock()
-        self._seconds[self._phase] += now - self._since  # pyright: ignore[reportArgumentType] # a Counter of seconds
+        seconds = now - self._since
+        self._seconds[self._phase] += seconds  # pyright: ignore[reportArgumentType] # a Counter of seconds
         self._phase, self._since = phase, now
+        return seconds
 
     def finish_step(self) -> StepTimings:
         """The phases' seconds since the last call; the time goes on as `other`."""

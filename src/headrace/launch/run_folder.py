@@ -42,6 +42,7 @@ class RunFolder:
         self.samples = path / "samples"
         self.tensorboard = path / "tensorboard"
         self.curves = path / "curves.png"
+        self.trace = path / "trace.json"
         self.summary = path / "summary.json"
         self.final = path / "final"
 

@@ -18,6 +18,7 @@ from headrace.telemetry.progress import ProgressView
 from headrace.telemetry.samples import SamplesWriter
 from headrace.telemetry.summary import SummaryBuilder
 from headrace.telemetry.tensorboard_sink import TensorBoardTracker
+from headrace.telemetry.trace import TraceLog
 from headrace.telemetry.trackers import Tracker, TrackerSink
 from headrace.telemetry.trackio_sink import TrackioTracker
 from headrace.telemetry.wandb_sink import WandbTracker
@@ -58,12 +59,14 @@ def make_sinks(recipe: Recipe, folder: RunFolder, console: Console, *, version: 
         "curves": folder.curves,
         "metrics": folder.metrics,
         "summary": folder.summary,
+        **({"trace": folder.trace} if recipe.telemetry.profile else {}),
     }
     progress = ProgressView(console, title=f"headrace · {folder.path.name} · {recipe.schedule.type}", summary=summary, places=places)
     openers: list[Callable[[], Sink]] = [
         lambda: EventLog(folder.event_log),
         lambda: MetricsLog(folder.metrics, version=version),
         lambda: SamplesWriter(folder.samples, every=recipe.telemetry.save_samples_every),
+        *([lambda: TraceLog(folder.trace, version=version)] if recipe.telemetry.profile else []),
         *(partial(_tracker_sink, name, recipe, folder, version=version, warn=progress.warn) for name in recipe.telemetry.report_to),
     ]
     with ExitStack() as opened:

@@ -69,6 +69,42 @@ class GroupDiscarded(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatchTrained(Event):
+    """The trainer has taken a micro-batch in: its gradients are added up, or kept for the updates of the optimizer step."""
+
+    version: int
+    """Trainer version that trains on it."""
+    group_ids: Sequence[int]
+    num_tokens: int
+    """Tokens computed, each prompt once."""
+    staleness: int
+    """Of its oldest token."""
+    waited: float
+    """Seconds for which the trainer waited for groups before."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerStepFinished(Event):
+    """The trainer has `version` now; the engines do not have it yet."""
+
+    version: int
+    waited: float
+    """Seconds for which the trainer waited for groups since its last micro-batch: for groups with nothing to train on."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsPublished(Event):
+    """Every engine has the weights of `version`, or a copy to take over once its running rollouts have ended."""
+
+    version: int
+    seconds: float
+    loading_seconds: float
+    """The part of it in which engines copied weights; of several engines the longest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimings:
     """Seconds of one trip round the controller's loop; they add up to `total`."""
 

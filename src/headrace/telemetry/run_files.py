@@ -90,7 +90,15 @@ class LineFile:
         Raises:
             RunFolderError: The disk is full, or the file cannot be written.
         """
-        rest = json_line(record)
+        self.write(json_line(record))
+
+    def write(self, lines: bytes) -> None:
+        """Write whole lines that are made already.
+
+        Raises:
+            RunFolderError: The disk is full, or the file cannot be written.
+        """
+        rest = lines
         with disk_errors(self.path):
             while rest:
                 rest = rest[self._file.write(rest) :]
