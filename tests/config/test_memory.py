@@ -21,10 +21,15 @@ def test_every_part_by_hand() -> None:
         "gradients": 4000,
         "AdamW": 8000,
         "activations": 100 * 3 * (10 * 8 + 4 * 16) * 4,
-        "logits": 3 * 32 * 2**20,
+        "cast weights": 2000,
+        "logits": 3 * 8 * 2**20,
         "engine's weights": 4000,
         "KV cache": 5 * 16 * (3 * 2 * 2 * 4) * 4,
     }
+
+
+def test_float32_products_need_no_cast_weights() -> None:
+    assert "cast weights" not in bytes_of(training={"autocast": "none"})
 
 
 def test_a_kl_term_keeps_a_reference_copy() -> None:

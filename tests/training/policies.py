@@ -70,6 +70,7 @@ def trainer(
     temperature: float = 1.0,
     reference: PreTrainedModel | None = None,
     total_steps: int = 6,
+    autocast_dtype: torch.dtype | None = None,
 ) -> PolicyTrainer:
     return PolicyTrainer(
         model,
@@ -78,7 +79,7 @@ def trainer(
         temperature=temperature,
         max_completion_length=8,
         total_steps=total_steps,
-        autocast_dtype=None,
+        autocast_dtype=autocast_dtype,
         reference=reference,
     )
 

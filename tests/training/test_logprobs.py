@@ -3,6 +3,7 @@ import torch
 from torch import Tensor
 
 from headrace.training import logprobs
+from headrace.training.gradients import CastWeight
 from headrace.training.logprobs import OutputHead, score_tokens
 
 POSITION_OF_TOKEN = torch.tensor([0, 0, 0, 1, 2, 4, 4, 6])
@@ -37,7 +38,7 @@ def naive(hidden: Tensor, head: OutputHead, temperature: float) -> tuple[Tensor,
 def test_chunks_give_what_a_full_log_softmax_gives(
     name: str, temperature: float, chunk_elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logprobs, "MAX_CHUNK_ELEMENTS", chunk_elements)
+    monkeypatch.setattr(logprobs, "MAX_BLOCK_LOGITS", chunk_elements)
     head = heads()[name]
     hidden = torch.randn(7, 5, requires_grad=True)
     leaves = [hidden, head.weight] + ([] if head.bias is None else [head.bias])
@@ -49,7 +50,7 @@ def test_chunks_give_what_a_full_log_softmax_gives(
         position_of_token=POSITION_OF_TOKEN,
         token_ids=TOKEN_IDS,
         temperature=temperature,
-        compute_dtype=torch.float32,
+        cast_weight=CastWeight(head.weight, torch.float32),
     )
     expected_logprobs, expected_entropies = naive(hidden, head, temperature)
 
@@ -63,17 +64,24 @@ def test_chunks_give_what_a_full_log_softmax_gives(
             (expected_logprobs * upstream + expected_entropies * upstream_entropy).sum(),
         ),
     ):
-        found = torch.autograd.grad(objective, leaves, retain_graph=True)
         wanted = torch.autograd.grad(reference, leaves, retain_graph=True)
-        for gradient, expected in zip(found, wanted, strict=True):
-            torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
+        for leaf in leaves:
+            leaf.grad = None
+        objective.backward(retain_graph=True)
+        for leaf, expected in zip(leaves, wanted, strict=True):
+            torch.testing.assert_close(leaf.grad, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_bfloat16_products_keep_float32_results_and_gradients() -> None:
     head = heads()["plain"]
     hidden = torch.randn(7, 5, requires_grad=True)
     scores = score_tokens(
-        hidden, head, position_of_token=POSITION_OF_TOKEN, token_ids=TOKEN_IDS, temperature=1.0, compute_dtype=torch.bfloat16
+        hidden,
+        head,
+        position_of_token=POSITION_OF_TOKEN,
+        token_ids=TOKEN_IDS,
+        temperature=1.0,
+        cast_weight=CastWeight(head.weight, torch.bfloat16),
     )
     scores.logprobs.sum().backward()
     assert scores.logprobs.dtype == torch.float32

@@ -19,6 +19,13 @@ def test_the_norm_is_that_of_the_divided_gradient() -> None:
     assert optimizer.update(denominator=4.0, learning_rate=0.1) == pytest.approx(3.0)
 
 
+def test_an_update_is_counted_in_the_weights_versions() -> None:
+    weights = parameters_with_gradient(6.0)
+    before = [weight._version for weight in weights]
+    PolicyOptimizer(weights, TRAINING).update(denominator=4.0, learning_rate=0.1)
+    assert all(weight._version > version for weight, version in zip(weights, before, strict=True))
+
+
 def test_only_matrices_decay() -> None:
     """Adam's first step moves each weight by the learning rate against its gradient's sign; decay takes 0.1 · 0.5 of it before."""
     matrix, vector = parameters_with_gradient(6.0)

@@ -55,18 +55,17 @@ def scored_by_sample(scored: PolicyModel, rows: tuple[SharedPromptRow, ...]) -> 
 )
 def test_a_row_of_completions_equals_separate_sequences(model_type: str, settings: dict[str, object]) -> None:
     model = policy(model_type, **settings)
-    scored = policy_model(model)
     upstream = torch.randn(sum(each.num_loss_tokens for each in ROWS))
-
-    together = torch.cat(scored_by_sample(scored, ROWS))
-    (together * upstream).sum().backward()
-    found = gradients(model)
-    model.zero_grad()
     alone = torch.cat(separate_logprobs(model, ROWS))
     (alone * upstream).sum().backward()
+    expected = gradients(model)
+    model.zero_grad()
+
+    together = torch.cat(scored_by_sample(policy_model(model), ROWS))
+    (together * upstream).sum().backward()
 
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
-    assert relative_gap(found, gradients(model)) < 1e-5
+    assert relative_gap(expected, gradients(model)) < 1e-5
 
 
 def test_every_architecture_that_shares_prompts_is_tested() -> None:
@@ -94,7 +93,7 @@ def test_a_model_of_unknown_layout_gets_one_sample_a_row() -> None:
 
     passes = scored.passes(ROWS)
     assert len(passes) > 1
-    assert all(rows.num_padded_tokens <= 64 and not rows.has_shared_prompts for rows in passes)
+    assert all(rows.num_padded_tokens <= 64 and rows.layouts is None for rows in passes)
     found = {
         (tuple(rows.token_ids[rows.sample_index == index].tolist()), index): scored.score(rows).logprobs[rows.sample_index == index]
         for rows in passes

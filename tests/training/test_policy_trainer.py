@@ -12,6 +12,7 @@ from torch import Tensor
 from training.policies import batch, gradients, parameters, policy, relative_gap, row, trainer
 
 from headrace.config.training import AlgorithmSection, LoglinearProximal, RecomputeProximal, TrainingSection
+from headrace.training import policy_trainer
 from headrace.training.policy_trainer import PolicyTrainer
 from headrace.types import Floats, SharedPromptRow
 
@@ -113,9 +114,69 @@ def test_a_step_raises_the_version_and_counts() -> None:
     assert (report.version, made.version) == (1, 1)
     assert (report.num_samples, report.num_loss_tokens, report.skipped_updates) == (6, 18, 0)
     assert report.metrics["micro_batches"] == 1
-    assert report.metrics["fill"] == pytest.approx((9 + 14 + 9) / (3 * 14))
+    assert report.metrics["fill"] == 1
     assert report.metrics["learning_rate"] == 1e-2
     assert all(parameter.grad is None for parameter in made.model.parameters())
+
+
+def constant(each: SharedPromptRow) -> SharedPromptRow:
+    return dataclasses.replace(each, samples=tuple(dataclasses.replace(sample, advantage=0.0) for sample in each.samples))
+
+
+ALGORITHMS = (
+    AlgorithmSection(),
+    AlgorithmSection(proximal=LoglinearProximal(), denominator="sequences"),
+    AlgorithmSection(proximal=RecomputeProximal(), num_minibatches=2),
+)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_samples_without_advantage_are_counted_but_not_computed(algorithm: AlgorithmSection, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trained() -> tuple[PolicyTrainer, Any]:
+        made = trainer(policy(), algorithm=algorithm, training=TrainingSection(learning_rate=1e-2, weight_decay=0.1))
+        for version in range(2):
+            made.accumulate(batch(ROWS[0], constant(ROWS[1]), version=version))
+            made.accumulate(batch(ROWS[2], constant(ROWS[2]), version=version, minibatch=algorithm.num_minibatches - 1))
+            report = made.step()
+        return made, report
+
+    made, report = trained()
+    monkeypatch.setattr(policy_trainer, "_with_advantage", lambda rows: rows)
+    complete, of_all = trained()
+
+    assert relative_gap(parameters(complete.model), parameters(made.model)) < 1e-6
+    assert (report.num_samples, report.num_loss_tokens) == (of_all.num_samples, of_all.num_loss_tokens) == (7, 20)
+    assert report.metrics["loss"] == pytest.approx(of_all.metrics["loss"], rel=1e-5)
+    assert report.metrics["computed_token_share"] == pytest.approx(6 / 20)
+    assert of_all.metrics["computed_token_share"] == 1
+
+
+def test_after_an_update_without_computation_nothing_compares_with_the_engine() -> None:
+    made = trainer(policy(), algorithm=AlgorithmSection(num_minibatches=2))
+    made.accumulate(batch(constant(ROWS[0]), minibatch=0))
+    made.accumulate(batch(ROWS[1], minibatch=1))
+    metrics = made.step().metrics
+    assert metrics["computed_token_share"] == pytest.approx(12 / 16)
+    assert "entropy" in metrics
+    assert not any(name.startswith(("sampling/", "mismatch_kl", "ess")) for name in metrics)
+
+
+def test_a_step_without_any_advantage_is_momentum_and_decay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trained() -> tuple[PolicyTrainer, Any]:
+        made = trainer(policy(), training=TrainingSection(learning_rate=1e-2, weight_decay=0.1))
+        made.accumulate(batch(*ROWS))
+        made.step()
+        made.accumulate(batch(constant(ROWS[0]), version=1))
+        return made, made.step()
+
+    made, report = trained()
+    monkeypatch.setattr(policy_trainer, "_with_advantage", lambda rows: rows)
+    complete, _ = trained()
+
+    assert relative_gap(parameters(complete.model), parameters(made.model)) < 1e-6
+    assert (report.num_samples, report.num_loss_tokens) == (2, 4)
+    assert (report.metrics["loss"], report.metrics["computed_token_share"], report.metrics["grad_norm"]) == (0, 0, 0)
+    assert "entropy" not in report.metrics
 
 
 @pytest.mark.parametrize("spoiled", [float("nan"), float("inf"), -float("inf")])
@@ -317,8 +378,10 @@ def test_the_learning_rate_counts_optimizer_updates_also_after_a_resume() -> Non
     assert rates == pytest.approx([0.8, 0.7, 0.1])
 
 
-def test_gradient_checkpointing_gives_the_same_gradients() -> None:
-    plain, checkpointed = trainer(policy()), trainer(policy(), training=TrainingSection(gradient_checkpointing=True))
+@pytest.mark.parametrize("autocast_dtype", [None, torch.bfloat16])
+def test_gradient_checkpointing_gives_the_same_gradients(autocast_dtype: torch.dtype | None) -> None:
+    plain = trainer(policy(), autocast_dtype=autocast_dtype)
+    checkpointed = trainer(policy(), training=TrainingSection(gradient_checkpointing=True), autocast_dtype=autocast_dtype)
     for made in (plain, checkpointed):
         made.accumulate(batch(*ROWS))
     assert relative_gap(gradients(plain.model), gradients(checkpointed.model)) < 1e-6

@@ -1,7 +1,7 @@
-"""Rows to micro-batches within a token budget, padding included.
+"""Rows to micro-batches within a token budget.
 
-A micro-batch is computed as a rectangle: as many rows as it has, each as long as its longest. That area is what memory
-depends on, so that is what the budget limits.
+A micro-batch is computed as one sequence of all its rows, without padding. So its tokens are what memory depends on, and what the
+budget limits.
 """
 
 from collections.abc import Sequence
@@ -12,14 +12,13 @@ from headrace.types import SharedPromptRow
 
 
 def pack_rows(rows: Sequence[SharedPromptRow], *, token_budget: int) -> list[tuple[SharedPromptRow, ...]]:
-    """Spread rows over as few micro-batches as the budget allows, like with like.
+    """Spread rows over few micro-batches.
 
-    Source: AReaL (arXiv 2505.24298), Algorithm 1 (longest first, each into a micro-batch with room, or a new one), with
-    padding in the cost. A shorter row then costs what the longest one does, so a micro-batch with room takes any
-    later row: only the last one can have room, and there is nothing to choose between. Equally long rows go in the order
-    of their group ids, so that the result does not depend on the order of the rows.
+    Source: AReaL (arXiv 2505.24298), Algorithm 1: longest first, each into the micro-batch with the fewest samples among those that
+    have room, or into a new one. Equally long rows go in the order of their group ids, so that the result does not depend on the
+    order of the rows.
 
-    Example: rows of 6, 3 and 3 tokens with a budget of 6 give (6) and (3, 3); together they would cost 3 · 6 = 18.
+    Example: rows of 6, 3, 4 and 2 tokens with a budget of 8 give (6, 2) and (4, 3).
 
     Args:
         rows: The rows to train on; one longer than the budget is split, with its prompt repeated.
@@ -31,8 +30,9 @@ def pack_rows(rows: Sequence[SharedPromptRow], *, token_budget: int) -> list[tup
     fitting = [part for row in rows for part in split_row(row, token_budget=token_budget)]
     packed: list[list[SharedPromptRow]] = []
     for row in sorted(fitting, key=lambda row: (-row.num_tokens, row.group_id)):
-        if packed and padded_tokens([*packed[-1], row]) <= token_budget:
-            packed[-1].append(row)
+        room = [each for each in packed if _num_tokens(each) + row.num_tokens <= token_budget]
+        if room:
+            min(room, key=_num_samples).append(row)
         else:
             packed.append([row])
     return [tuple(micro_batch) for micro_batch in packed]
@@ -63,9 +63,12 @@ def split_row(row: SharedPromptRow, *, token_budget: int) -> list[SharedPromptRo
     return parts
 
 
-def padded_tokens(rows: Sequence[SharedPromptRow]) -> int:
-    """Cost of a micro-batch in tokens: its rows times the longest one."""
-    return len(rows) * max((row.num_tokens for row in rows), default=0)
+def _num_tokens(rows: Sequence[SharedPromptRow]) -> int:
+    return sum(row.num_tokens for row in rows)
+
+
+def _num_samples(rows: Sequence[SharedPromptRow]) -> int:
+    return sum(len(row.samples) for row in rows)
 
 
 def _sample_over_budget(row: SharedPromptRow, token_budget: int) -> RecipeError:

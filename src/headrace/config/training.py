@@ -94,7 +94,7 @@ class TrainingSection(Section):
     max_grad_norm: float = Field(default=1.0, gt=0)
     """The gradient is scaled down to this norm."""
     token_budget: int = Field(default=4096, ge=1)
-    """Tokens of a micro-batch, padding included: what memory depends on."""
+    """Tokens of a micro-batch, prompts included: what memory depends on."""
     autocast: Literal["auto", "bfloat16", "none"] = "auto"
     """Arithmetic of the forward pass; weights stay float32. `auto`: bfloat16 where the hardware is fast at it."""
     threads: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"

@@ -1,7 +1,7 @@
-"""From micro-batches of shared-prompt rows to the tensors of one forward pass.
+"""From micro-batches to the tensors of one forward pass.
 
-A row is [prompt, completion 1, …, completion K], padded on the right. The position ids of every completion go on from
-the prompt's end; which tokens see which is told by `segment_ids` (see `attention.py`).
+A row is [prompt, completion 1, …, completion K]; the position ids of every completion go on from the prompt's end. Models that can
+share prompts get all rows of a pass one after the other, as one sequence; others get one sample a row, padded on the right.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,24 +14,35 @@ from torch import Tensor
 
 from headrace.types import SharedPromptRow
 
-PADDING_SEGMENT = -1
-PROMPT_SEGMENT = 0
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowLayout:
+    """Where a row of shared prompt and completions stands among a pass's tokens."""
+
+    start: int
+    prompt_length: int
+    completion_lengths: tuple[int, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Of prompt and completions."""
+        return self.prompt_length + sum(self.completion_lengths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CollatedRows:
-    """Tensors of one forward pass. `tokens` are the loss tokens of all rows, in the order of `position_of_token`."""
+    """Tensors of one forward pass. `tokens` are the loss tokens of all rows, sample after sample."""
 
     input_ids: Tensor
-    """[rows, width]; 0 in the padding."""
+    """[1, all tokens], or [samples, width] with 0 in the padding."""
     position_ids: Tensor
-    """[rows, width]."""
-    segment_ids: Tensor
-    """[rows, width]: 0 the prompt, k the k-th completion, −1 padding."""
+    """As `input_ids`."""
+    layouts: tuple[RowLayout, ...] | None
+    """The rows of a single sequence; None for one sample a row."""
     scored_positions: Tensor
-    """[positions] places in the flattened rows whose hidden state predicts a loss token; each one once, rising."""
+    """[positions] places in the flattened `input_ids` whose hidden state predicts a loss token; each one once, rising."""
     position_of_token: Tensor
-    """[tokens] index into `scored_positions`; never decreasing."""
+    """[tokens] index into `scored_positions`."""
     token_ids: Tensor
     """[tokens]."""
     behaviour_logprobs: Tensor
@@ -43,8 +54,6 @@ class CollatedRows:
     sample_index: Tensor
     """[tokens] number of its sample among these rows, from 0."""
     num_samples: int
-    has_shared_prompts: bool
-    """Whether any row has more than one completion."""
     num_useful_tokens: int
     """Tokens computed, padding not counted."""
 
@@ -59,36 +68,40 @@ class CollatedRows:
         return self.input_ids.numel()
 
 
-def collate(rows: Sequence[SharedPromptRow], device: torch.device) -> CollatedRows:
-    """Stack rows, padded on the right to the longest."""
+def collate_in_sequence(rows: Sequence[SharedPromptRow], device: torch.device) -> CollatedRows:
+    """All rows one after the other."""
+    starts = np.cumsum([0, *(row.num_tokens for row in rows)])
+    parts = [_lay_out(row) for row in rows]
+    layouts = tuple(
+        RowLayout(
+            start=int(start),
+            prompt_length=len(row.prompt_ids),
+            completion_lengths=tuple(len(sample.completion_ids) for sample in row.samples),
+        )
+        for start, row in zip(starts, rows, strict=False)
+    )
+    return _collated(
+        rows,
+        device,
+        input_ids=np.concatenate([part.input_ids for part in parts])[None],
+        position_ids=np.concatenate([part.position_ids for part in parts])[None],
+        predicting=np.concatenate([start + part.predicting for start, part in zip(starts, parts, strict=False)]),
+        layouts=layouts,
+    )
+
+
+def collate_padded(rows: Sequence[SharedPromptRow], device: torch.device) -> CollatedRows:
+    """Rows of one sample each above one another, padded on the right to the longest."""
+    assert all(len(row.samples) == 1 for row in rows), "only a sequence can share prompts"
     width = max(row.num_tokens for row in rows)
-    layouts = [_lay_out(row, width) for row in rows]
-    samples = [sample for row in rows for sample in row.samples]
-    lengths = [len(sample.completion_ids) for sample in samples]
-    predicting = np.concatenate([index * width + layout.predicting for index, layout in enumerate(layouts)])
-    order = np.argsort(predicting, kind="stable")
-    scored, position_of_token = np.unique(predicting[order], return_inverse=True)
-
-    def tensor(array: NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(array).to(device)
-
-    def of_tokens(per_token: Iterable[NDArray[np.generic]]) -> Tensor:
-        return tensor(np.concatenate(list(per_token))[order])
-
-    return CollatedRows(
-        input_ids=tensor(np.stack([layout.input_ids for layout in layouts])),
-        position_ids=tensor(np.stack([layout.position_ids for layout in layouts])),
-        segment_ids=tensor(np.stack([layout.segment_ids for layout in layouts])),
-        scored_positions=tensor(scored),
-        position_of_token=tensor(position_of_token),
-        token_ids=of_tokens(sample.completion_ids.astype(np.int64) for sample in samples),
-        behaviour_logprobs=of_tokens(sample.logprobs for sample in samples),
-        versions=of_tokens(sample.versions for sample in samples),
-        advantages=tensor(np.repeat(np.array([sample.advantage for sample in samples], np.float32), lengths)[order]),
-        sample_index=tensor(np.repeat(np.arange(len(samples)), lengths)[order]),
-        num_samples=len(samples),
-        has_shared_prompts=len(samples) > len(rows),
-        num_useful_tokens=sum(row.num_tokens for row in rows),
+    parts = [_lay_out(row) for row in rows]
+    return _collated(
+        rows,
+        device,
+        input_ids=np.stack([np.pad(part.input_ids, (0, width - len(part.input_ids))) for part in parts]),
+        position_ids=np.tile(np.arange(width), (len(rows), 1)),
+        predicting=np.concatenate([index * width + part.predicting for index, part in enumerate(parts)]),
+        layouts=None,
     )
 
 
@@ -111,36 +124,63 @@ def fit_to_budget(rows: Sequence[SharedPromptRow], token_budget: int) -> list[li
     return passes
 
 
+def _collated(
+    rows: Sequence[SharedPromptRow],
+    device: torch.device,
+    *,
+    input_ids: NDArray[np.int64],
+    position_ids: NDArray[np.int64],
+    predicting: NDArray[np.int64],
+    layouts: tuple[RowLayout, ...] | None,
+) -> CollatedRows:
+    samples = [sample for row in rows for sample in row.samples]
+    lengths = [len(sample.completion_ids) for sample in samples]
+    scored, position_of_token = np.unique(predicting, return_inverse=True)
+
+    def tensor(array: NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(array).to(device)
+
+    def of_tokens(per_sample: Iterable[NDArray[np.generic]]) -> Tensor:
+        return tensor(np.concatenate(list(per_sample)))
+
+    return CollatedRows(
+        input_ids=tensor(input_ids),
+        position_ids=tensor(position_ids),
+        layouts=layouts,
+        scored_positions=tensor(scored),
+        position_of_token=tensor(position_of_token),
+        token_ids=of_tokens(sample.completion_ids.astype(np.int64) for sample in samples),
+        behaviour_logprobs=of_tokens(sample.logprobs for sample in samples),
+        versions=of_tokens(sample.versions for sample in samples),
+        advantages=tensor(np.repeat(np.array([sample.advantage for sample in samples], np.float32), lengths)),
+        sample_index=tensor(np.repeat(np.arange(len(samples)), lengths)),
+        num_samples=len(samples),
+        num_useful_tokens=sum(row.num_tokens for row in rows),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Layout:
+class _Part:
     input_ids: NDArray[np.int64]
     position_ids: NDArray[np.int64]
-    segment_ids: NDArray[np.int64]
     predicting: NDArray[np.int64]
     """Place in the row whose hidden state predicts each completion token, sample after sample."""
 
 
-def _lay_out(row: SharedPromptRow, width: int) -> _Layout:
+def _lay_out(row: SharedPromptRow) -> _Part:
     prompt_length = len(row.prompt_ids)
-    input_ids = np.zeros(width, np.int64)
-    position_ids = np.zeros(width, np.int64)
-    segment_ids = np.full(width, PADDING_SEGMENT, np.int64)
-    input_ids[:prompt_length] = row.prompt_ids
-    position_ids[:prompt_length] = np.arange(prompt_length)
-    segment_ids[:prompt_length] = PROMPT_SEGMENT
+    input_ids = [np.array(row.prompt_ids, np.int64)]
+    position_ids = [np.arange(prompt_length)]
     predicting: list[NDArray[np.int64]] = []
     start = prompt_length
-    for segment, sample in enumerate(row.samples, start=1):
+    for sample in row.samples:
         length = len(sample.completion_ids)
-        end = start + length
-        input_ids[start:end] = sample.completion_ids
-        position_ids[start:end] = np.arange(prompt_length, prompt_length + length)
-        segment_ids[start:end] = segment
-        predicting.append(np.concatenate([[prompt_length - 1], np.arange(start, end - 1)]))
-        start = end
-    return _Layout(
-        input_ids=input_ids,
-        position_ids=position_ids,
-        segment_ids=segment_ids,
+        input_ids.append(sample.completion_ids.astype(np.int64))
+        position_ids.append(np.arange(prompt_length, prompt_length + length))
+        predicting.append(np.array([prompt_length - 1, *range(start, start + length - 1)], np.int64))
+        start += length
+    return _Part(
+        input_ids=np.concatenate(input_ids),
+        position_ids=np.concatenate(position_ids),
         predicting=np.concatenate(predicting) if predicting else np.zeros(0, np.int64),
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from headrace.config.training import TrainingSection
 
@@ -31,7 +31,7 @@ class PolicyOptimizer:
         Returns:
             Norm of the divided gradient, before clipping. When it is not finite, parameters and moments are as before.
         """
-        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None] or self._zero_gradients()
         grad_norm = float(nn.utils.get_total_norm(gradients)) / denominator
         if torch.tensor(grad_norm).isfinite():
             # One pass over the gradients for both the division and the clipping.
@@ -41,12 +41,20 @@ class PolicyOptimizer:
             for group in self._adamw.param_groups:
                 group["lr"] = learning_rate
             self._adamw.step()
+            # Fused AdamW changes weights without counting it; `CastWeight` and autograd's checks go by the count.
+            torch.autograd.graph.increment_version(self._parameters)
         self.clear()
         return grad_norm
 
     def clear(self) -> None:
         """Drop the gradients."""
         self._adamw.zero_grad(set_to_none=True)
+
+    def _zero_gradients(self) -> list[Tensor]:
+        """When no sample had a gradient: momentum and decay act all the same, but not on a weight without any gradient."""
+        for parameter in self._parameters:
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+        return [parameter.grad for parameter in self._parameters if parameter.grad is not None]
 
     def state(self) -> dict[str, Any]:
         """Moments and settings, to be given to `load_state`."""

@@ -7,9 +7,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headrace.errors import ModelError
-from headrace.training.attention import attend_in_float32, attention_mask, can_share_prompts
-from headrace.training.collation import CollatedRows, collate, fit_to_budget, one_sample_a_row
+from headrace.training.attention import install_attention
+from headrace.training.bfloat16_layers import use_bfloat16_layers
+from headrace.training.collation import CollatedRows, collate_in_sequence, collate_padded, fit_to_budget, one_sample_a_row
+from headrace.training.gradients import CastWeight
 from headrace.training.logprobs import OutputHead, TokenScores, score_tokens
+from headrace.training.rotary import use_rotary_layers
+from headrace.training.shared_prompt_attention import find_sequences
 from headrace.types import SharedPromptRow
 
 
@@ -33,11 +37,13 @@ class PolicyModel:
         self._temperature = temperature
         self._autocast_dtype = autocast_dtype
         self._token_budget = token_budget
-        in_float32 = autocast_dtype is not None and attend_in_float32(model)
-        self._attention_dtype = torch.float32 if in_float32 else self.compute_dtype
-        self._shares_prompts = can_share_prompts(model.config)
+        self._cast_head = CastWeight(self._head.weight, self.compute_dtype)
         switch_off_dropout(model)
         _check_head(model, self._head)
+        self._shares_prompts = install_attention(model)
+        if autocast_dtype is torch.bfloat16 and model.device.type == "cpu":
+            use_bfloat16_layers(model)
+            use_rotary_layers(model)
 
     @property
     def compute_dtype(self) -> torch.dtype:
@@ -50,8 +56,8 @@ class PolicyModel:
         if not rows:
             return []
         if self._shares_prompts:
-            return [collate(rows, self.model.device)]
-        return [collate(part, self.model.device) for part in fit_to_budget(one_sample_a_row(rows), self._token_budget)]
+            return [collate_in_sequence(rows, self.model.device)]
+        return [collate_padded(part, self.model.device) for part in fit_to_budget(one_sample_a_row(rows), self._token_budget)]
 
     def score(self, rows: CollatedRows) -> TokenScores:
         """Log-probability and entropy of every loss token."""
@@ -62,18 +68,24 @@ class PolicyModel:
             position_of_token=rows.position_of_token,
             token_ids=rows.token_ids,
             temperature=self._temperature,
-            compute_dtype=self.compute_dtype,
+            cast_weight=self._cast_head,
         )
 
     def _hidden_states(self, rows: CollatedRows) -> Tensor:
         device_type = self.model.device.type
         with torch.autocast(device_type, dtype=self._autocast_dtype, enabled=self._autocast_dtype is not None):
-            if rows.has_shared_prompts:
-                mask = attention_mask(rows, self.model.config, self._attention_dtype)
-                output = self._backbone(input_ids=rows.input_ids, attention_mask=mask, position_ids=rows.position_ids, use_cache=False)
-            else:
+            if rows.layouts is None:
                 # Padding on the right is never seen by a causal model, and without a mask attention is faster.
                 output = self._backbone(input_ids=rows.input_ids, use_cache=False)
+            else:
+                output = self._backbone(
+                    input_ids=rows.input_ids,
+                    position_ids=rows.position_ids,
+                    # Of the shape that models take as it is: who sees whom is in the sequences.
+                    attention_mask=torch.empty(1, 1, 1, 1, device=self.model.device),
+                    sequences=find_sequences(rows.layouts, self.model.device),
+                    use_cache=False,
+                )
         return output.last_hidden_state
 
 
@@ -115,7 +127,7 @@ def _check_head(model: PreTrainedModel, head: OutputHead) -> None:
         position_of_token=torch.arange(2, device=model.device),
         token_ids=input_ids[0],
         temperature=1.0,
-        compute_dtype=model.dtype,
+        cast_weight=CastWeight(head.weight, model.dtype),
     )
     gap = float((scores.logprobs - expected[0, torch.arange(2), input_ids[0]]).abs().max())
     if not gap < 1e-2:

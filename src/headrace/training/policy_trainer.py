@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import torch
@@ -19,13 +19,7 @@ from headrace.training.objective import normaliser_of, objective
 from headrace.training.optimizer import PolicyOptimizer
 from headrace.training.policy_model import PolicyModel
 from headrace.training.step_metrics import StepMetrics
-from headrace.types import MicroBatch, StepReport
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Pass:
-    minibatch: int
-    rows: CollatedRows
+from headrace.types import MicroBatch, SharedPromptRow, StepReport
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -41,7 +35,8 @@ class PolicyTrainer:
     """Trains a model step by step, in the thread that calls it.
 
     With one minibatch, `accumulate` computes at once, so that training can stream; with several, micro-batches are kept and
-    computed in `step`. Gradients are summed in float32 and divided once, so their order of arrival does not matter.
+    computed in `step`. Gradients are summed in float32 and divided once, so their order of arrival does not matter. Samples whose
+    gradient is exactly zero are counted, but not computed.
 
     Args:
         model: The policy, with float32 weights that this trainer changes in place.
@@ -85,19 +80,19 @@ class PolicyTrainer:
         if training.gradient_checkpointing:
             _recompute_activations(model)
         self.optimizer = PolicyOptimizer(model.parameters(), training)
-        self._kept: list[_Pass] = []
+        self._kept: list[MicroBatch] = []
         self._open = _OpenUpdate()
         self._metrics = self._no_metrics()
 
     def accumulate(self, micro_batch: MicroBatch) -> None:
         """Add a micro-batch's gradient sums, or keep it when the step makes several updates."""
         assert micro_batch.version == self.version, f"a micro-batch for version {micro_batch.version} at version {self.version}"
-        passes = [_Pass(minibatch=micro_batch.minibatch, rows=rows) for rows in self._policy.passes(micro_batch.rows)]
         if self._algorithm.num_minibatches > 1:
-            self._kept.extend(passes)
+            self._kept.append(micro_batch)
             return
-        for each in passes:
-            self._add_gradient(each.rows, proximal_logprobs=None)
+        self._count(micro_batch)
+        for rows in self._passes(micro_batch):
+            self._add_gradient(rows, proximal_logprobs=None)
 
     def step(self) -> StepReport:
         """Make the step's optimizer updates, and raise the version by one."""
@@ -134,19 +129,36 @@ class PolicyTrainer:
 
     def _update_by_minibatches(self) -> None:
         kept, self._kept = sorted(self._kept, key=lambda each: each.minibatch), []
-        anchors = self._proximal_logprobs(kept)
-        paired = zip(kept, anchors, strict=True)
-        for minibatch, members in groupby(paired, key=lambda pair: pair[0].minibatch):
-            for each, anchor in members:
-                self._add_gradient(each.rows, proximal_logprobs=anchor)
+        passes = [self._passes(each) for each in kept]
+        anchors = [self._proximal_logprobs(each) for each in passes]
+        for minibatch, members in groupby(zip(kept, passes, anchors, strict=True), key=lambda member: member[0].minibatch):
+            for micro_batch, its_passes, its_anchors in members:
+                self._count(micro_batch)
+                for rows, anchor in zip(its_passes, its_anchors, strict=True):
+                    self._add_gradient(rows, proximal_logprobs=anchor)
             self._update(minibatch=minibatch)
 
+    def _passes(self, micro_batch: MicroBatch) -> list[CollatedRows]:
+        return self._policy.passes(micro_batch.rows if self._trains_without_advantage else _with_advantage(micro_batch.rows))
+
+    @property
+    def _trains_without_advantage(self) -> bool:
+        """The surrogates are products with the advantage, whatever the ratio is; KL and entropy are not."""
+        return self._algorithm.beta > 0 or self._algorithm.entropy_coefficient != 0
+
+    def _count(self, micro_batch: MicroBatch) -> None:
+        loss_tokens = sum(row.num_loss_tokens for row in micro_batch.rows)
+        sequences = sum(len(row.samples) for row in micro_batch.rows)
+        self._open.loss_tokens += loss_tokens
+        self._open.sequences += sequences
+        self._metrics.add_samples(num_samples=sequences, num_loss_tokens=loss_tokens)
+
     @torch.no_grad()
-    def _proximal_logprobs(self, passes: Sequence[_Pass]) -> list[Tensor | None]:
+    def _proximal_logprobs(self, passes: Sequence[CollatedRows]) -> list[Tensor | None]:
         """Of the weights that the step starts from, before the first update changes them."""
         if not isinstance(self._algorithm.proximal, RecomputeProximal):
             return [None] * len(passes)
-        return [self._policy.score(each.rows).logprobs for each in passes]
+        return [self._policy.score(rows).logprobs for rows in passes]
 
     def _add_gradient(self, rows: CollatedRows, proximal_logprobs: Tensor | None) -> None:
         result = objective(
@@ -160,8 +172,6 @@ class PolicyTrainer:
         )
         result.loss_sum.backward()
         self._open.loss_sums.append(result.loss_sum.detach().double())
-        self._open.loss_tokens += rows.num_loss_tokens
-        self._open.sequences += rows.num_samples
         self._metrics.add_pass(rows, result)
 
     @torch.no_grad()
@@ -174,7 +184,7 @@ class PolicyTrainer:
             return  # Without gradients, Adam's momentum and the weight decay would still move the weights.
         denominator = self._normaliser.denominator(BatchCounts(loss_tokens=update.loss_tokens, sequences=update.sequences))
         learning_rate = self._learning_rate(minibatch)
-        loss_sum = float(torch.stack(update.loss_sums).sum())
+        loss_sum = float(torch.stack(update.loss_sums).sum()) if update.loss_sums else 0.0
         if math.isfinite(loss_sum):
             grad_norm = self.optimizer.update(denominator=denominator, learning_rate=learning_rate)
         else:
@@ -192,6 +202,11 @@ class PolicyTrainer:
             course=self._training.lr_scheduler,
         )
         return self._training.learning_rate * factor
+
+
+def _with_advantage(rows: Sequence[SharedPromptRow]) -> list[SharedPromptRow]:
+    """The samples that change something; a group whose rewards are all equal has none."""
+    return [replace(row, samples=tuple(sample for sample in row.samples if sample.advantage != 0)) for row in rows]
 
 
 def _recompute_activations(model: PreTrainedModel) -> None:

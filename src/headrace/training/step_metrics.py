@@ -16,7 +16,8 @@ class StepMetrics:
     """Collects what the passes and the updates of a step report.
 
     `mismatch_kl`, `ess` and `sampling/…` compare the engine with the weights that the step starts from; so in a step of
-    several updates they come from the passes before the first one. All other means are over every loss token of the step.
+    several updates they come from the passes before the first one. All other means are over the loss tokens of all passes, which are
+    the tokens of the step that were computed.
     """
 
     has_behaviour_weights: bool
@@ -24,6 +25,7 @@ class StepMetrics:
     num_samples: int = 0
     num_loss_tokens: int = 0
     skipped_updates: int = 0
+    _computed_loss_tokens: int = 0
     _useful_tokens: int = 0
     _padded_tokens: int = 0
     _passes: int = 0
@@ -37,10 +39,14 @@ class StepMetrics:
     _grad_norms: list[float] = field(default_factory=list[float])
     _learning_rate: float = 0.0
 
+    def add_samples(self, *, num_samples: int, num_loss_tokens: int) -> None:
+        """Count samples of the step, computed or not."""
+        self.num_samples += num_samples
+        self.num_loss_tokens += num_loss_tokens
+
     def add_pass(self, rows: CollatedRows, result: Objective) -> None:
         """Count one forward and backward pass. Tensors stay where they are, so that nothing waits for the device."""
-        self.num_samples += rows.num_samples
-        self.num_loss_tokens += rows.num_loss_tokens
+        self._computed_loss_tokens += rows.num_loss_tokens
         self._useful_tokens += rows.num_useful_tokens
         self._padded_tokens += rows.num_padded_tokens
         self._passes += 1
@@ -72,29 +78,30 @@ class StepMetrics:
             values["grad_norm"] = sum(finite_norms) / len(finite_norms)
             values["loss"] = self._loss_sum / self._denominators
         if self.num_loss_tokens:
-            values |= self._means()
+            values["computed_token_share"] = self._computed_loss_tokens / self.num_loss_tokens
+        if self._token_totals is not None:
+            values |= self._means(self._token_totals)
+        if self._start_totals is not None:
+            values |= self._comparison_with_engine(self._start_totals)
         return {name: value for name, value in values.items() if math.isfinite(value)}
 
-    def _means(self) -> dict[str, float]:
-        assert self._token_totals is not None
-        assert self._start_totals is not None
+    def _means(self, totals: TokenTotals) -> dict[str, float]:
+        means = {name: value for name, value in totals.metrics().items() if name.startswith(self._prefixes())}
+        means |= {"entropy": _total(self._entropy_sum) / self._computed_loss_tokens, "fill": self._useful_tokens / self._padded_tokens}
+        if self._kl_sum:
+            means["kl"] = _total(self._kl_sum) / self._computed_loss_tokens
+        return means
+
+    def _comparison_with_engine(self, totals: TokenTotals) -> dict[str, float]:
         log_importance = torch.cat(self._start_log_importance)
         importance, gaps = log_importance.exp(), log_importance.abs()
-        of_start = self._start_totals.metrics()
-        means = {name: value for name, value in self._token_totals.metrics().items() if name.startswith(self._prefixes())}
-        means |= {name: of_start[name] for name in ("mismatch_kl", "ess") if name in of_start}
-        means |= {
-            "entropy": _total(self._entropy_sum) / self.num_loss_tokens,
-            "fill": self._useful_tokens / self._padded_tokens,
+        return {name: value for name, value in totals.metrics().items() if name in ("mismatch_kl", "ess")} | {
             "sampling/sampling_logp_difference/mean": float(gaps.mean()),
             "sampling/sampling_logp_difference/max": float(gaps.max()),
             "sampling/importance_sampling_ratio/min": float(importance.min()),
             "sampling/importance_sampling_ratio/mean": float(importance.mean()),
             "sampling/importance_sampling_ratio/max": float(importance.max()),
         }
-        if self._kl_sum:
-            means["kl"] = _total(self._kl_sum) / self.num_loss_tokens
-        return means
 
     def _prefixes(self) -> tuple[str, ...]:
         return ("clip_ratio/", "behaviour_weight/") if self.has_behaviour_weights else ("clip_ratio/",)
