@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from headrace.launch.python_api import train
 
 if "torch" not in sys.modules:
-    # OpenMP's threads spin while they wait, unless told before torch loads it. Engine and trainer share the cores: spinning, each would
-    # take the other's (and any other program's) time.
+    # OpenMP's threads spin for milliseconds while they wait, unless told before torch loads it: time that is taken from the other side,
+    # or from any other program. GNU's runtime (Linux) can spin for some 50 µs, the time between two operations, and sleep then.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "train"]

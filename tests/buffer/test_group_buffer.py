@@ -1,12 +1,18 @@
 import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from small_groups import prompt, rollout, scored
 
 from headrace.buffer.group_buffer import BufferLimits, GroupBuffer
 from headrace.errors import LedgerError, StalledError
 from headrace.simulator.virtual_clock import run_virtually
-from headrace.staleness.consumption import completion_order, deadline_order
+from headrace.staleness.consumption import Order, completion_order, deadline_order
+from headrace.types import AdmittedGroup, Ledger, ScoredGroup
 
 
 def buffer(
@@ -189,7 +195,7 @@ def test_finishing_twice_is_an_error() -> None:
         groups = buffer()
         group = groups.admit(prompt())
         groups.finish(scored(group))
-        with pytest.raises(LedgerError, match="group 0 is ready, expected in flight"):
+        with pytest.raises(LedgerError, match="group 0 is not in flight, so it can be neither finished nor discarded"):
             groups.finish(scored(group))
 
     run_virtually(scenario())
@@ -207,5 +213,134 @@ def test_restored_books_go_on() -> None:
         assert [(group.group_id, group.version, group.deadline) for group in again] == [(0, 4, 5), (1, 4, 5), (2, 4, 5)]
         assert after.snapshot() == saved
         assert after.admit(prompt(3)).group_id == 3
+
+    run_virtually(scenario())
+
+
+@pytest.mark.parametrize(("order", "expected"), [(deadline_order, [1, 0, 2]), (completion_order, [2, 1, 0])])
+def test_the_order_of_consumption_and_ties_by_completion(order, expected: list[int]) -> None:
+    async def scenario() -> list[int]:
+        groups = buffer(order=order, groups_per_step=3, slots=6)
+        first, second = groups.admit(prompt(0)), groups.admit(prompt(1))
+        groups.release_trained(1)
+        for group in (groups.admit(prompt(2)), second, first):
+            groups.finish(scored(group))
+        return [taken.group.group_id for taken in await groups.take_batch()]
+
+    assert run_virtually(scenario()) == expected
+
+
+class Recount:
+    """The groups in lists by their place; every question looks at each of them."""
+
+    def __init__(self, *, slots: int, groups_per_step: int, order: Order) -> None:
+        self.version = 0
+        self.in_flight: list[AdmittedGroup] = []
+        self.ready: list[ScoredGroup] = []
+        self.taken: list[ScoredGroup] = []
+        self.trained: list[ScoredGroup] = []
+        self.discarded: list[str] = []
+        self._slots = slots
+        self._groups_per_step = groups_per_step
+        self._order = order
+
+    @property
+    def live(self) -> list[AdmittedGroup]:
+        return [*self.in_flight, *(each.group for each in [*self.ready, *self.taken])]
+
+    @property
+    def has_free_slot(self) -> bool:
+        return len(self.live) < self._slots
+
+    @property
+    def batch_is_complete(self) -> bool:
+        return len(self.taken) == self._groups_per_step
+
+    def take(self) -> list[ScoredGroup]:
+        """One group after another, while what is forced still fits into the places that are left."""
+        before = len(self.taken)
+        while self.ready and not self.batch_is_complete:
+            first = min(self.ready, key=lambda each: self._order(each.group.deadline))
+            if not self._leaves_room_for_others(first):
+                break
+            self.ready.remove(first)
+            self.taken.append(first)
+        return self.taken[before:]
+
+    def _leaves_room_for_others(self, first: ScoredGroup) -> bool:
+        places = self._groups_per_step - len(self.taken) - 1
+        gone = {each.group.group_id for each in [*self.taken, first]}
+        due = [self._order(group.deadline) for group in self.live if group.group_id not in gone]
+        return all(sum(x <= d for x in due) - (d - self.version) * self._groups_per_step <= places for d in due)
+
+    def train(self) -> None:
+        self.version += 1
+        self.trained += self.taken
+        self.taken = []
+
+    def ledger(self) -> Ledger:
+        waiting = [*self.ready, *self.taken]
+        return Ledger(
+            admitted=len(self.live) + len(self.trained) + len(self.discarded),
+            in_flight=len(self.in_flight),
+            ready=len(waiting),
+            trained=len(self.trained),
+            discarded=Counter(self.discarded),
+            ready_tokens=tokens(waiting),
+            trained_tokens=tokens(self.trained),
+            discarded_tokens=3 * len(self.discarded),
+        )
+
+
+def tokens(groups: Sequence[ScoredGroup]) -> int:
+    return sum(len(rollout.completion_ids) for each in groups for rollout in each.rollouts)
+
+
+async def do_something(rng: random.Random, groups: GroupBuffer, books: Recount) -> None:
+    """One random thing that may happen now, to the buffer and to the lists."""
+    match rng.choice(["admit", "admit", "finish", "finish", "discard", "take"]):
+        case "admit" if books.has_free_slot:
+            books.in_flight.append(groups.admit(prompt()))
+        case "finish" if books.in_flight:
+            group = books.in_flight.pop(rng.randrange(len(books.in_flight)))
+            books.ready.append(scored(group, *(rollout(*[group.version] * rng.randint(1, 3)) for _ in range(2))))
+            groups.finish(books.ready[-1])
+        case "discard" if books.in_flight:
+            group = books.in_flight.pop(rng.randrange(len(books.in_flight)))
+            books.discarded.append(rng.choice(["no_reward", "reward_failed"]))
+            groups.discard(group.group_id, reason=books.discarded[-1], num_tokens=3)
+        case "take":
+            await take(groups, books)
+
+
+async def take(groups: GroupBuffer, books: Recount) -> None:
+    taking = asyncio.create_task(groups.take_some())
+    await asyncio.sleep(0)
+    expected = books.take()
+    assert taking.done() == bool(expected)
+    if expected:
+        assert taking.result() == expected
+    taking.cancel()
+    if books.batch_is_complete:
+        books.train()
+        groups.release_trained(books.version)
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    groups_per_step=st.integers(1, 4),
+    max_staleness=st.integers(0, 4),
+    order=st.sampled_from([deadline_order, completion_order]),
+)
+def test_the_running_counts_are_those_of_a_recount(seed: int, groups_per_step: int, max_staleness: int, order: Order) -> None:
+    async def scenario() -> None:
+        rng = random.Random(seed)
+        slots = rng.randint(groups_per_step, (max_staleness + 1) * groups_per_step)
+        groups = buffer(slots=slots, groups_per_step=groups_per_step, max_staleness=max_staleness, order=order)
+        books = Recount(slots=slots, groups_per_step=groups_per_step, order=order)
+        for _ in range(80):
+            await do_something(rng, groups, books)
+            assert groups.snapshot() == books.ledger()
+            assert groups.live_groups() == sorted(books.live, key=lambda group: group.group_id)
 
     run_virtually(scenario())

@@ -31,6 +31,19 @@ def test_a_true_predicate_needs_no_notification() -> None:
     run_virtually(Signal().wait_until(lambda: True))
 
 
+def test_a_waiter_gets_what_it_found_even_if_that_is_empty() -> None:
+    async def scenario() -> dict[str, int]:
+        signal, found = Signal(), list[dict[str, int]]()
+        waiting = asyncio.create_task(signal.wait_for(lambda: found[-1] if found else None))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        found.append({})
+        signal.notify()
+        return await waiting
+
+    assert run_virtually(scenario()) == {}
+
+
 def test_a_cancelled_waiter_does_not_disturb_the_others() -> None:
     async def scenario() -> bool:
         signal, ready = Signal(), [False]

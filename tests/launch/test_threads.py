@@ -1,32 +1,43 @@
 from pathlib import Path
 
-import pytest
 from tiny_runs import tiny_recipe
 
-from headrace.launch.threads import ThreadShares, thread_shares
+from headrace.launch.threads import SharedCores, thread_shares
 
 AUTO = {"engine": {"threads": "auto"}, "training": {"threads": "auto"}}
 
 
-@pytest.mark.parametrize(
-    ("policy", "schedule", "cores", "share"),
-    [
-        ("PASSIVE", "async", 2, 2),
-        ("passive", "periodic", 4, 4),
-        ("", "sync", 2, 2),
-        ("", "periodic", 2, 1),
-        ("ACTIVE", "async", 16, 8),
-        ("ACTIVE", "async", 1, 1),
-    ],
-)
-def test_sides_that_overlap_divide_the_cores_only_where_threads_spin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, schedule: str, cores: int, share: int
-) -> None:
-    monkeypatch.setenv("OMP_WAIT_POLICY", policy)
-    recipe = tiny_recipe(tmp_path, schedule={"type": schedule}, **AUTO)
-    assert thread_shares(recipe, cores=cores) == ThreadShares(engine=share, trainer=share)
+def test_a_side_takes_the_cores_that_the_other_leaves_idle(tmp_path: Path) -> None:
+    shares = thread_shares(tiny_recipe(tmp_path, **AUTO), cores=8)
+    with shares.trainer as alone:
+        assert alone == 8
+        for _ in range(2):
+            with shares.engine as beside:
+                assert beside == 4
+        with shares.engine:
+            pass
+    with shares.engine as alone:
+        assert alone == 8
+
+
+def test_every_side_has_a_thread() -> None:
+    cores = SharedCores(1)
+    with cores.side() as first, cores.side() as second:
+        assert (first, second) == (1, 1)
+
+
+def test_a_side_that_fails_leaves_its_cores() -> None:
+    cores = SharedCores(4)
+    try:
+        with cores.side():
+            raise ZeroDivisionError
+    except ZeroDivisionError:
+        pass
+    with cores.side() as share:
+        assert share == 4
 
 
 def test_numbers_of_the_recipe_are_kept(tmp_path: Path) -> None:
-    recipe = tiny_recipe(tmp_path, engine={"threads": 3}, training={"threads": "auto"})
-    assert thread_shares(recipe, cores=8) == ThreadShares(engine=3, trainer=8)
+    shares = thread_shares(tiny_recipe(tmp_path, engine={"threads": 3}, training={"threads": "auto"}), cores=8)
+    with shares.engine as engine, shares.trainer as trainer:
+        assert (engine, trainer) == (3, 8)

@@ -1,6 +1,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ def engine_of(model: PreTrainedModel | None = None, *, stall_seconds: float = 20
         max_concurrent_sequences=4,
         max_sequence_length=200,
         interruption="recompute",
-        threads=1,
+        threads=nullcontext(1),
         stall_seconds=stall_seconds,
     )
 

@@ -1,5 +1,7 @@
 """The worked example of docs/staleness.md, run."""
 
+from collections import Counter
+
 import pytest
 
 from headrace.staleness.consumption import forced
@@ -15,5 +17,5 @@ from headrace.staleness.consumption import forced
         (1, [1, 2, 2], {1: 1, 2: 1}),
     ],
 )
-def test_the_forced_counts_of_the_example(version: int, live: list[int], expected: dict[int, int]) -> None:
-    assert forced(live, version=version, groups_per_step=2) == expected
+def test_the_forced_counts_of_the_example(version: int, live: list[float], expected: dict[int, int]) -> None:
+    assert forced(Counter(live), version=version, groups_per_step=2) == expected

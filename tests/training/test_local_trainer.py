@@ -1,5 +1,6 @@
 import asyncio
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from headrace.training.local_trainer import LocalTrainer
 ROWS = (row(5, (3, 1), seed=1), row(2, (6, 2), seed=2))
 
 
-def local_trainer(*, threads: int | None = None) -> LocalTrainer:
+def local_trainer(*, threads: int = 1) -> LocalTrainer:
     return LocalTrainer(
         policy(),
         algorithm=AlgorithmSection(),
@@ -22,7 +23,7 @@ def local_trainer(*, threads: int | None = None) -> LocalTrainer:
         temperature=1.0,
         max_completion_length=8,
         total_steps=6,
-        threads=threads,
+        threads=nullcontext(threads),
         autocast_dtype=None,
     )
 
@@ -62,8 +63,8 @@ def test_the_event_loop_goes_on_while_it_computes() -> None:
 
 def test_threads_are_set_where_it_computes() -> None:
     async def scenario() -> None:
-        made = local_trainer(threads=1)
-        assert await made._compute(torch.get_num_threads) == 1
+        made = local_trainer(threads=2)
+        assert await made._compute(torch.get_num_threads) == 2
         await made.close()
 
     before = torch.get_num_threads()

@@ -29,12 +29,19 @@ def pack_rows(rows: Sequence[SharedPromptRow], *, token_budget: int) -> list[tup
     """
     fitting = [part for row in rows for part in split_row(row, token_budget=token_budget)]
     packed: list[list[SharedPromptRow]] = []
+    num_tokens: list[int] = []
+    num_samples: list[int] = []
     for row in sorted(fitting, key=lambda row: (-row.num_tokens, row.group_id)):
-        room = [each for each in packed if _num_tokens(each) + row.num_tokens <= token_budget]
-        if room:
-            min(room, key=_num_samples).append(row)
-        else:
-            packed.append([row])
+        room = [index for index, tokens in enumerate(num_tokens) if tokens + row.num_tokens <= token_budget]
+        if not room:
+            room = [len(packed)]
+            packed.append([])
+            num_tokens.append(0)
+            num_samples.append(0)
+        chosen = min(room, key=num_samples.__getitem__)
+        packed[chosen].append(row)
+        num_tokens[chosen] += row.num_tokens
+        num_samples[chosen] += len(row.samples)
     return [tuple(micro_batch) for micro_batch in packed]
 
 
@@ -61,14 +68,6 @@ def split_row(row: SharedPromptRow, *, token_budget: int) -> list[SharedPromptRo
         else:
             parts.append(alone)
     return parts
-
-
-def _num_tokens(rows: Sequence[SharedPromptRow]) -> int:
-    return sum(row.num_tokens for row in rows)
-
-
-def _num_samples(rows: Sequence[SharedPromptRow]) -> int:
-    return sum(len(row.samples) for row in rows)
 
 
 def _sample_over_budget(row: SharedPromptRow, token_budget: int) -> RecipeError:

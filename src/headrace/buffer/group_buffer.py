@@ -7,34 +7,27 @@ A group is in flight (being generated or scored), ready, or taken (in the batch 
 
 Two parties wait: the admission for a free slot (woken by `release_trained` and `discard`), and the trainer for groups
 that it may take (woken by `finish`, `discard` and `end_of_prompts`). All of it on one event loop.
+
+Groups are counted as they come and go, by the few versions at which they are due: no decision looks at every group.
 """
 
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from itertools import islice
 
 from headrace.buffer.signal import Signal, limited
 from headrace.errors import LedgerError
 from headrace.interfaces import Clock
 from headrace.staleness.admission import deadline
-from headrace.staleness.consumption import BatchState, Candidate, Order, choose_batch
+from headrace.staleness.consumption import BatchState, Order, choose
 from headrace.types import AdmittedGroup, Ledger, Prompt, ScoredGroup
 
 
-class _Stage(Enum):
-    IN_FLIGHT = "in flight"
-    READY = "ready"
-    TAKEN = "taken"
-
-
-@dataclass(slots=True)
-class _Entry:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _InFlight:
     group: AdmittedGroup
     since: float
-    stage: _Stage = _Stage.IN_FLIGHT
-    scored: ScoredGroup | None = None
-    completed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +52,15 @@ class GroupBuffer:
         self._order = order
         self._clock = clock
         self._version = 0
-        self._entries: dict[int, _Entry] = {}
-        self._changed = Signal()
+        self._in_flight: dict[int, _InFlight] = {}
+        self._ready: defaultdict[float, deque[ScoredGroup]] = defaultdict(deque)  # (by due version, first completed first)
+        self._taken: list[ScoredGroup] = []
+        self._live_due: Counter[float] = Counter()
+        self._taken_due: Counter[float] = Counter()
+        self._ready_tokens = 0
+        self._slots_changed = Signal()
+        self._groups_changed = Signal()
         self._prompts_ended = False
-        self._completed = 0
         self._admitted = 0
         self._trained = 0
         self._trained_tokens = 0
@@ -74,7 +72,7 @@ class GroupBuffer:
 
         There is no limit here: the trainer frees the slots, and each of its own waits has one.
         """
-        await self._changed.wait_until(self._may_admit)
+        await self._slots_changed.wait_until(self._may_admit)
 
     def admit(self, prompt: Prompt) -> AdmittedGroup:
         """Give a prompt a free slot."""
@@ -90,23 +88,23 @@ class GroupBuffer:
     def end_of_prompts(self) -> None:
         """No further prompt will come; the last batch may be smaller."""
         self._prompts_ended = True
-        self._changed.notify()
+        self._groups_changed.notify()
 
     def finish(self, scored: ScoredGroup) -> None:
         """A group is scored: it may be trained on."""
-        entry = self._entries[scored.group.group_id]
-        self._expect(entry, _Stage.IN_FLIGHT)
-        entry.stage, entry.scored, entry.completed, entry.since = _Stage.READY, scored, self._completed, self._clock()
-        self._completed += 1
-        self._changed.notify()
+        group = self._end_flight(scored.group.group_id)
+        self._ready[self._order(group.deadline)].append(scored)
+        self._ready_tokens += scored.num_tokens
+        self._groups_changed.notify()
 
     def discard(self, group_id: int, *, reason: str, num_tokens: int) -> None:
         """A group will not be trained on; its slot is free at once."""
-        self._expect(self._entries[group_id], _Stage.IN_FLIGHT)
-        del self._entries[group_id]
+        group = self._end_flight(group_id)
+        self._live_due -= Counter([self._order(group.deadline)])
         self._discarded[reason] += 1
         self._discarded_tokens += num_tokens
-        self._changed.notify()
+        self._slots_changed.notify()
+        self._groups_changed.notify()
 
     async def take_batch(self) -> list[ScoredGroup]:
         """Wait until the whole batch of the current version can be formed, and take it. Empty at the end of the run.
@@ -114,10 +112,7 @@ class GroupBuffer:
         Raises:
             StalledError: Not formed within the limit.
         """
-        await self._wait_for_groups(lambda: choose_batch(self._order, self._state(), size=self._still_to_take()) is not None)
-        chosen = choose_batch(self._order, self._state(), size=self._still_to_take())
-        assert chosen is not None
-        return [self._take(candidate) for candidate in chosen]
+        return self._take(await self._wait_for_choice(self._choose_rest))
 
     async def take_some(self) -> list[ScoredGroup]:
         """Wait until at least one further group of the current batch may be taken, and take all that may. Empty when the batch is complete.
@@ -125,22 +120,24 @@ class GroupBuffer:
         Raises:
             StalledError: None within the limit.
         """
-        await self._wait_for_groups(lambda: self._still_to_take() == 0 or self._order(self._state()) is not None)
         taken: list[ScoredGroup] = []
-        while self._still_to_take() > 0 and (candidate := self._order(self._state())) is not None:
-            taken.append(self._take(candidate))
+        chosen = await self._wait_for_choice(self._choose_one)
+        while chosen:
+            taken += self._take(chosen)
+            chosen = self._choose_one()
         return taken
 
     def release_trained(self, version: int) -> None:
         """The weights of `version` are published: the groups trained into them are done, their slots free."""
-        done = [group_id for group_id, entry in self._entries.items() if entry.stage is _Stage.TAKEN]
-        for group_id in done:
-            scored = self._entries.pop(group_id).scored
-            assert scored is not None
-            self._trained += 1
-            self._trained_tokens += scored.num_tokens
+        num_tokens = sum(scored.num_tokens for scored in self._taken)
+        self._trained += len(self._taken)
+        self._trained_tokens += num_tokens
+        self._ready_tokens -= num_tokens
+        self._live_due -= self._taken_due
+        self._taken_due.clear()
+        self._taken.clear()
         self._version = version
-        self._changed.notify()
+        self._slots_changed.notify()
 
     def snapshot(self) -> Ledger:
         """The books, as they stand now.
@@ -148,14 +145,13 @@ class GroupBuffer:
         Raises:
             LedgerError: They do not balance.
         """
-        settled = [entry.scored for entry in self._entries.values() if entry.scored is not None]
         ledger = Ledger(
             admitted=self._admitted,
-            in_flight=len(self._entries) - len(settled),
-            ready=len(settled),
+            in_flight=len(self._in_flight),
+            ready=self._num_ready() + len(self._taken),
             trained=self._trained,
             discarded=dict(self._discarded),
-            ready_tokens=sum(scored.num_tokens for scored in settled),
+            ready_tokens=self._ready_tokens,
             trained_tokens=self._trained_tokens,
             discarded_tokens=self._discarded_tokens,
         )
@@ -174,70 +170,82 @@ class GroupBuffer:
 
     def live_groups(self) -> list[AdmittedGroup]:
         """All groups that hold a slot, in the order of their admission."""
-        return [self._entries[group_id].group for group_id in sorted(self._entries)]
+        scored = [*self._taken, *(ready for queue in self._ready.values() for ready in queue)]
+        groups = [*(entry.group for entry in self._in_flight.values()), *(each.group for each in scored)]
+        return sorted(groups, key=lambda group: group.group_id)
 
     def _place(self, group_id: int, prompt: Prompt) -> AdmittedGroup:
-        due = deadline(version=self._version, max_staleness=self._limits.max_staleness)
-        group = AdmittedGroup(group_id=group_id, prompt=prompt, version=self._version, deadline=due)
-        self._entries[group_id] = _Entry(group=group, since=self._clock())
+        last = deadline(version=self._version, max_staleness=self._limits.max_staleness)
+        group = AdmittedGroup(group_id=group_id, prompt=prompt, version=self._version, deadline=last)
+        self._in_flight[group_id] = _InFlight(group=group, since=self._clock())
+        self._live_due[self._order(last)] += 1
         return group
 
+    def _end_flight(self, group_id: int) -> AdmittedGroup:
+        entry = self._in_flight.pop(group_id, None)
+        if entry is None:
+            raise LedgerError(f"group {group_id} is not in flight, so it can be neither finished nor discarded: {self._describe()}")
+        return entry.group
+
     def _may_admit(self) -> bool:
-        return len(self._entries) < self._limits.slots and self._wants_more()
+        return self._num_live() < self._limits.slots and self._wants_more()
 
     def _wants_more(self) -> bool:
         limit = self._limits.max_groups
-        return not self._prompts_ended and (limit is None or self._trained + len(self._entries) < limit)
+        return not self._prompts_ended and (limit is None or self._trained + self._num_live() < limit)
 
-    def _deadlines(self, *stages: _Stage) -> list[int]:
-        return [entry.group.deadline for entry in self._entries.values() if entry.stage in stages]
+    def _num_ready(self) -> int:
+        return sum(map(len, self._ready.values()))
+
+    def _num_live(self) -> int:
+        return self._live_due.total()
 
     def _still_to_take(self) -> int:
         """Groups that the current batch still lacks; at the end of the run it takes what is left."""
-        taken = len(self._deadlines(_Stage.TAKEN))
-        missing = self._limits.groups_per_step - taken
-        return missing if self._wants_more() else min(missing, len(self._entries) - taken)
+        missing = self._limits.groups_per_step - len(self._taken)
+        return missing if self._wants_more() else min(missing, self._num_live() - len(self._taken))
+
+    def _choose_rest(self) -> Mapping[float, int] | None:
+        return choose(self._state(), size=self._still_to_take())
+
+    def _choose_one(self) -> Mapping[float, int] | None:
+        return choose(self._state(), size=min(1, self._still_to_take()))
 
     def _state(self) -> BatchState:
         return BatchState(
             version=self._version,
             groups_per_step=self._limits.groups_per_step,
-            live=self._deadlines(*_Stage),
-            taken=self._deadlines(_Stage.TAKEN),
-            ready=[
-                Candidate(group_id=group_id, deadline=entry.group.deadline, completed=entry.completed)
-                for group_id, entry in self._entries.items()
-                if entry.stage is _Stage.READY
-            ],
+            live=self._live_due,
+            taken=self._taken_due,
+            ready={due: len(queue) for due, queue in self._ready.items()},
         )
 
-    def _take(self, candidate: Candidate) -> ScoredGroup:
-        entry = self._entries[candidate.group_id]
-        self._expect(entry, _Stage.READY)
-        assert entry.scored is not None
-        staleness = self._version - entry.scored.oldest_version
+    def _take(self, chosen: Mapping[float, int]) -> list[ScoredGroup]:
+        taken = [self._ready[due].popleft() for due, number in chosen.items() for _ in range(number)]
+        for scored in taken:
+            self._check_age(scored)
+        for due in [due for due in chosen if not self._ready[due]]:
+            del self._ready[due]
+        self._taken += taken
+        self._taken_due.update(chosen)
+        return taken
+
+    def _check_age(self, scored: ScoredGroup) -> None:
+        staleness = self._version - scored.oldest_version
         if self._limits.bounds_every_token and staleness > self._limits.max_staleness:
             raise LedgerError(
-                f"group {candidate.group_id} has a token of version {entry.scored.oldest_version}, {staleness} behind the trainer's "
+                f"group {scored.group.group_id} has a token of version {scored.oldest_version}, {staleness} behind the trainer's "
                 f"{self._version}, beyond max_staleness = {self._limits.max_staleness}"
             )
-        entry.stage = _Stage.TAKEN
-        return entry.scored
 
-    async def _wait_for_groups(self, predicate: Callable[[], bool]) -> None:
-        await limited(
-            self._changed.wait_until(predicate),
+    async def _wait_for_choice(self, choice: Callable[[], Mapping[float, int] | None]) -> Mapping[float, int]:
+        return await limited(
+            self._groups_changed.wait_for(choice),
             seconds=self._limits.stall_seconds,
             what=lambda: f"scored groups for the batch of version {self._version}; {self._describe()}",
         )
 
-    def _expect(self, entry: _Entry, stage: _Stage) -> None:
-        if entry.stage is not stage:
-            raise LedgerError(f"group {entry.group.group_id} is {entry.stage.value}, expected {stage.value}")
-
     def _describe(self) -> str:
         now = self._clock()
-        in_flight = [entry for entry in self._entries.values() if entry.stage is _Stage.IN_FLIGHT]
-        oldest = ", ".join(f"group {entry.group.group_id} for {now - entry.since:.0f} s" for entry in in_flight[:5])
-        ready = len(self._deadlines(_Stage.READY))
-        return f"{len(in_flight)} groups in flight ({oldest or 'none'}), {ready} ready, {self._limits.slots} slots"
+        oldest = ", ".join(f"group {number} for {now - entry.since:.0f} s" for number, entry in islice(self._in_flight.items(), 5))
+        return f"{len(self._in_flight)} groups in flight ({oldest or 'none'}), {self._num_ready()} ready, {self._limits.slots} slots"

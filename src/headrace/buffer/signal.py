@@ -10,16 +10,16 @@ T = TypeVar("T")
 
 
 class Signal:
-    """Wakes coroutines that wait for a predicate over shared state; whoever changes the state calls `notify`.
+    """Wakes coroutines that wait for something in shared state; whoever changes the state calls `notify`.
 
-    Everything happens on one event loop, so that no lock is needed: a predicate is true when its waiter goes on.
+    Everything happens on one event loop, so that no lock is needed: what a waiter saw still holds when it goes on.
     """
 
     def __init__(self) -> None:
         self._waiters: list[asyncio.Future[None]] = []
 
     def notify(self) -> None:
-        """Have every waiter look at its predicate again."""
+        """Have every waiter look again."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -27,10 +27,15 @@ class Signal:
 
     async def wait_until(self, predicate: Callable[[], bool]) -> None:
         """Wait for the predicate, which is looked at now and after each `notify`."""
-        while not predicate():
+        await self.wait_for(lambda: predicate() or None)
+
+    async def wait_for(self, look: Callable[[], T | None]) -> T:
+        """Wait until `look`, called now and after each `notify`, finds something; return it."""
+        while (found := look()) is None:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
+        return found
 
 
 async def limited(awaitable: Awaitable[T], *, seconds: float, what: Callable[[], str]) -> T:

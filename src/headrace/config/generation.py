@@ -40,7 +40,7 @@ class EngineSection(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the engine's weights and cache. `auto`: bfloat16 where the hardware is fast at it, else float32."""
     threads: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    """CPU threads for generation. `auto`: all cores; engine and trainer share them."""
+    """CPU threads for generation. `auto`: all cores while the trainer is idle, half of them while it computes."""
 
 
 class EvaluationSection(Section):

@@ -98,7 +98,7 @@ class TrainingSection(Section):
     autocast: Literal["auto", "bfloat16", "none"] = "auto"
     """Arithmetic of the forward pass; weights stay float32. `auto`: bfloat16 where the hardware is fast at it."""
     threads: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    """CPU threads for training. `auto`: all cores; engine and trainer share them."""
+    """CPU threads for training. `auto`: all cores while the engine is idle, half of them while it computes."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
 

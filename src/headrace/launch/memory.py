@@ -1,9 +1,29 @@
-"""Giving freed memory back to the operating system."""
+"""Giving freed memory back to the operating system, and keeping Python from looking through what stays."""
 
 import ctypes
+import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from headrace.telemetry.events import Event, StepFinished
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """While it lasts, leave everything that exists now out of Python's garbage collections, and make these rarer.
+
+    A full one looks at every object of torch and transformers and at every live group, which takes a good part of a second.
+    """
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 class FreedMemoryReturner:

@@ -19,6 +19,7 @@ from headrace.errors import DataError
 from headrace.launch.assemble import Services, make_engine, make_evaluator, make_limits, make_parts, make_trainer
 from headrace.launch.inputs import Inputs, check_inputs, inputs_of_recipe, reward_service
 from headrace.launch.interrupts import graceful_interrupts
+from headrace.launch.memory import rare_collections
 from headrace.launch.policy import Policy, load_policy_and_prompts
 from headrace.launch.run_folder import RunFolder
 from headrace.launch.sinks import RunSinks, make_sinks
@@ -114,7 +115,7 @@ async def _train(
         )
         groups = [] if resumed is None else await restore(resumed, trainer=parts.trainer, buffer=parts.buffer, prompts=parts.prompts)
         pipeline = Pipeline(parts, make_limits(recipe), events=events, clock=clock, resumed=groups)
-        with graceful_interrupts(stop=_stop(pipeline, sinks), abandon=sinks.progress.close):
+        with rare_collections(), graceful_interrupts(stop=_stop(pipeline, sinks), abandon=sinks.progress.close):
             await pipeline.run()
         _leave_results(policy, folder, sinks)
     finally:

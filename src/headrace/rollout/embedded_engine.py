@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar
 
 import torch
@@ -37,7 +37,7 @@ class EmbeddedEngine:
         max_concurrent_sequences: int,
         max_sequence_length: int,
         interruption: Interruption,
-        threads: int | None,
+        threads: AbstractContextManager[int],
         version: int = 0,
         stall_seconds: float,
     ) -> None:
@@ -51,7 +51,7 @@ class EmbeddedEngine:
             max_sequence_length: Tokens of prompt and completion; longer rollouts are cut off.
             interruption: What happens to unfinished rollouts when new weights arrive: `recompute` computes their cache again
                 under the new weights, `continue` keeps it, `finish` lets them end on the old weights and starts no others meanwhile.
-            threads: CPU threads of the generation; None leaves torch's setting.
+            threads: Context of every step, which gives the number of CPU threads to use.
             version: Version of the model's weights.
             stall_seconds: Limit of every wait in which the engine makes no progress.
 
@@ -159,12 +159,10 @@ class EmbeddedEngine:
 
     def _run(self) -> None:
         try:
-            if self._threads is not None:
-                torch.set_num_threads(self._threads)
             with torch.inference_mode():
                 while self._obey_commands():
                     if self._batch.has_work:
-                        self._batch.step()
+                        self._compute(self._batch.step)
                     self._progress += 1
         except BaseException as error:  # noqa: BLE001 - the thread's edge: forwarded to every caller
             self._declare_end(lambda error=error: _died(error))
@@ -177,9 +175,14 @@ class EmbeddedEngine:
                 command = self._inbox.get(block=wait)
                 if command is None:
                     return False
-                command()
+                self._compute(command)
                 wait = False
         return True
+
+    def _compute(self, work: Callable[[], None]) -> None:
+        with self._threads as number:
+            torch.set_num_threads(number)
+            work()
 
     def _declare_end(self, make_error: Callable[[], PartDiedError]) -> None:
         with self._lock:

@@ -77,8 +77,9 @@ class PackedLinear(nn.Module):
         return f"in_features={self._shape[1]}, out_features={self._shape[0]}"
 
     def _pack(self, weights: Sequence[torch.Tensor]) -> None:
-        plain = torch.cat([weight.detach().to(torch.bfloat16) for weight in weights])
-        self._shape = plain.shape
+        self._shape = torch.Size((sum(len(weight) for weight in weights), weights[0].shape[1]))
+        plain = weights[0].new_empty(self._shape, dtype=torch.bfloat16)
+        _copy_stacked(weights, plain)
         self._packed = torch.ops.mkldnn._reorder_linear_weight(plain, None)
 
 
@@ -117,4 +118,5 @@ def _stacked_bias(linears: Sequence[nn.Linear]) -> torch.Tensor | None:
 
 def _copy_stacked(parts: Sequence[torch.Tensor], whole: torch.Tensor | None) -> None:
     if whole is not None:
-        torch.cat([part.to(whole.dtype) for part in parts], out=whole)
+        for part, stretch in zip(parts, whole.split([len(part) for part in parts]), strict=True):
+            stretch.copy_(part.detach())

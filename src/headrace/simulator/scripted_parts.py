@@ -5,6 +5,7 @@ They implement the interfaces of the real ones and follow the same contracts; wh
 
 import asyncio
 import random
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +90,8 @@ class ScriptedEngine:
         self._faults = faults
         self._random = random.Random(f"engine/{seed}")
         self._places = asyncio.Semaphore(max_concurrent_requests)
-        self._loads = [(0.0, 0)]
+        self._loaded_at = [0.0]
+        self._versions = [0]
         self._requests = 0
         self._generated_tokens = 0
         self._interruptions = 0
@@ -111,7 +113,8 @@ class ScriptedEngine:
     async def load_weights(self, version: int, weights: Weights) -> None:
         """Sample with `version` from now on."""
         await asyncio.sleep(self._timing.publish_seconds)
-        self._loads.append((asyncio.get_running_loop().time(), version))
+        self._loaded_at.append(asyncio.get_running_loop().time())
+        self._versions.append(version)
 
     def stats(self) -> EngineStats:
         """Totals so far."""
@@ -132,9 +135,9 @@ class ScriptedEngine:
 
     def _rollout(self, start: float, length: int) -> Rollout:
         times = start + self._timing.seconds_per_token * np.arange(length)
-        loaded_at = np.array([time for time, _ in self._loads])
-        versions = np.array([version for _, version in self._loads], dtype=np.int32)
-        sampled_with = versions[np.searchsorted(loaded_at, times, side="right") - 1]
+        first = bisect_right(self._loaded_at, start) - 1
+        loaded_at, versions = np.array(self._loaded_at[first:]), np.array(self._versions[first:], np.int32)
+        sampled_with = versions[loaded_at.searchsorted(times, side="right") - 1]
         self._generated_tokens += length
         self._interruptions += int(sampled_with[0] != sampled_with[-1])
         return Rollout(

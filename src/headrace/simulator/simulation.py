@@ -48,6 +48,8 @@ class Scenario:
     num_engines: int = 1
     max_concurrent_requests: int = 16
     num_held_out: int = 0
+    token_budget: int | None = None
+    """Tokens of a micro-batch. None: as many as the longest group."""
     checkpoint_every: int = 1_000_000
     max_failed_groups: int = 1_000_000
     stall_seconds: float = 900.0
@@ -147,7 +149,7 @@ def _assemble(scenario: Scenario, folders: CheckpointFolders, events: Events, cl
             buffer,
             advantages_of=group_scaled_advantages,
             mask_truncated_completions=False,
-            token_budget=timing.max_length * scenario.num_generations + 1,
+            token_budget=scenario.token_budget or timing.max_length * scenario.num_generations + 1,
             num_minibatches=1,
             streams=scenario.streams,
         ),

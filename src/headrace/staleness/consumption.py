@@ -1,4 +1,4 @@
-"""Which scored group is trained on next: the order that makes max_staleness hold for every token, without waste.
+"""Which scored groups are trained on next: the order that makes max_staleness hold for every token, without waste.
 
 At trainer version v let L(d) be the live groups with deadline ≤ d. As long as L(d) ≤ (d − v + 1)·B for every d ≥ v, each
 deadline can be met: the batches of versions v … d have room for all of them. The batch of version v must
@@ -9,21 +9,39 @@ therefore take at least
 of the groups with deadline ≤ d, and may take any others. A choice of groups is *feasible* when the places left in the
 batch suffice for what is still forced. Proof and a worked example: docs/staleness.md.
 
-Everything here is a function of its arguments: deadlines, the order of completion, v and B.
+Everything here is a function of its arguments: how many groups there are of each deadline, v and B. There are few deadlines,
+at most max_staleness + 1 at a time, so that a choice costs the same however many groups are alive. Groups of one
+deadline differ in nothing but their completion; the caller takes the first completed of them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+Order = Callable[[int], float]
+"""A consumption order: from a group's deadline, the version at which it has the group due. Earlier due goes first, then first completed."""
+
+Counts = Mapping[float, int]
+"""How many groups are due at each version; versions without groups are left out."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A scored group that waits to be trained on."""
+def deadline_order(deadline: int) -> float:
+    """Earliest deadline first; only as far as the bound stays safe for all other groups."""
+    return deadline
 
-    group_id: int
-    deadline: int
-    completed: int
-    """Its place in the order of completion."""
+
+def completion_order(deadline: int) -> float:
+    """No group is ever due, so that the first completed goes first (AReaL's rule).
+
+    Only the number of live groups is bounded, not the age of each token.
+    """
+    return math.inf
+
+
+ORDERS: Mapping[str, Order] = {"deadline": deadline_order, "completion": completion_order}
+"""By the names that a recipe uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,76 +50,54 @@ class BatchState:
 
     version: int
     groups_per_step: int
-    live: Sequence[int]
-    """Deadlines of all live groups: in flight, ready, and already taken into this batch."""
-    taken: Sequence[int]
-    """Deadlines of the groups already taken into this batch."""
-    ready: Sequence[Candidate]
+    live: Counts
+    """All live groups: in flight, ready, and already taken into this batch."""
+    taken: Counts
+    """The groups already taken into this batch."""
+    ready: Counts
     """Groups that could be taken now."""
 
 
-Order = Callable[[BatchState], Candidate | None]
-"""A consumption order: the group to take next, or None while the batch has to wait for others."""
-
-
-def forced(live: Sequence[int], *, version: int, groups_per_step: int) -> dict[int, int]:
+def forced(live: Counts, *, version: int, groups_per_step: int) -> dict[float, float]:
     """For each deadline d of a live group, how many groups with deadline ≤ d the batch of `version` must take.
 
-    Example: B = 2, v = 3, deadlines [3, 4, 4, 4] give {3: 1, 4: 2}: one group is due now, and of the four due by
+    Example: B = 2, v = 3, deadlines {3: 1, 4: 3} give {3: 1, 4: 2}: one group is due now, and of the four due by
     version 4 two must go now because the next batch has room for two.
     """
-    return {d: _count_until(live, d) - (d - version) * groups_per_step for d in sorted(set(live))}
+    deadlines = sorted(live)
+    totals = accumulate(live[d] for d in deadlines)
+    return {d: total - (d - version) * groups_per_step for d, total in zip(deadlines, totals, strict=True)}
 
 
-def feasible(taken: Sequence[int], state: BatchState) -> bool:
-    """Whether a batch that starts with groups of these deadlines can still take everything that is forced."""
-    places = state.groups_per_step - len(taken)
-    needed = forced(state.live, version=state.version, groups_per_step=state.groups_per_step)
-    return places >= 0 and all(count - _count_until(taken, d) <= places for d, count in needed.items())
+def feasible(taken: Counts, state: BatchState) -> bool:
+    """Whether a batch that starts with these groups can still take everything that is forced."""
+    places = state.groups_per_step - sum(taken.values())
+    others = {d: number - taken.get(d, 0) for d, number in state.live.items()}
+    needed = forced(others, version=state.version, groups_per_step=state.groups_per_step)
+    return places >= 0 and all(number <= places for number in needed.values())
 
 
-def deadline_order(state: BatchState) -> Candidate | None:
-    """Earliest deadline first, then first completed; only as far as the bound stays safe for all other groups.
+def choose(state: BatchState, *, size: int) -> dict[float, int] | None:
+    """The next `size` groups of a batch, by deadline: the earliest ready ones, or None while the batch has to wait for others.
 
-    If the candidate with the earliest deadline is not feasible, no other one is: a later deadline counts
-    towards fewer of the forced numbers.
-    """
-    if not state.ready:
-        return None
-    first = min(state.ready, key=lambda candidate: (candidate.deadline, candidate.completed))
-    return first if feasible((*state.taken, first.deadline), state) else None
-
-
-def completion_order(state: BatchState) -> Candidate | None:
-    """First completed first (AReaL's rule). Only the number of live groups is bounded, not the age of each token."""
-    return min(state.ready, key=lambda candidate: candidate.completed, default=None)
-
-
-def choose_batch(order: Order, state: BatchState, *, size: int) -> list[Candidate] | None:
-    """The whole rest of a batch at once, or None while it cannot be formed.
+    If the earliest are not feasible, no other groups are: a later deadline counts towards fewer of the forced numbers.
+    If they are, each of them may be taken on its own before: taking one uses one place and lowers what is forced by at most one.
 
     Args:
-        order: The consumption order.
         state: The moment's state.
-        size: Groups to choose; fewer than B only at the end of the data.
+        size: Groups to choose: 1, or the whole rest of the batch; fewer than that only at the end of the data.
     """
-    chosen: list[Candidate] = []
-    while len(chosen) < size:
-        candidate = order(state)
-        if candidate is None:
-            return None
-        chosen.append(candidate)
-        state = replace(
-            state,
-            taken=(*state.taken, candidate.deadline),
-            ready=[other for other in state.ready if other.group_id != candidate.group_id],
-        )
+    if sum(state.ready.values()) < size:
+        return None
+    chosen = _earliest(state.ready, size)
+    return chosen if feasible(Counter(state.taken) + Counter(chosen), state) else None
+
+
+def _earliest(ready: Counts, size: int) -> dict[float, int]:
+    chosen: dict[float, int] = {}
+    for d in sorted(ready):
+        if size == 0:
+            break
+        chosen[d] = min(ready[d], size)
+        size -= chosen[d]
     return chosen
-
-
-def _count_until(deadlines: Sequence[int], d: int) -> int:
-    return sum(1 for deadline in deadlines if deadline <= d)
-
-
-ORDERS: Mapping[str, Order] = {"deadline": deadline_order, "completion": completion_order}
-"""By the names that a recipe uses."""

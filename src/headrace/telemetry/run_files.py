@@ -14,6 +14,7 @@ import numpy as np
 
 from headrace.errors import RunFolderError
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -53,7 +54,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def json_line(record: Mapping[str, Any]) -> bytes:
     """One record as compact ASCII JSON with its newline; equal records in equal order give equal bytes."""
-    return json.dumps(record, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+    return _ENCODER.encode(record).encode("ascii") + b"\n"
 
 
 def json_fields(value: Any, *, leave_out: Collection[str] = ()) -> dict[str, Any]:
@@ -62,6 +63,8 @@ def json_fields(value: Any, *, leave_out: Collection[str] = ()) -> dict[str, Any
 
 
 def _json_value(value: Any) -> Any:
+    if isinstance(value, int | str | None):
+        return value
     match value:
         case float() | np.floating():
             return float(value) if math.isfinite(value) else None

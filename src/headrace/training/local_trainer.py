@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,7 +29,7 @@ class LocalTrainer:
         temperature: Softmax temperature that samples are drawn with.
         max_completion_length: Tokens.
         total_steps: Training steps of the whole run.
-        threads: CPU threads of the computation; None leaves torch's own number.
+        threads: Context of every computation, which gives the number of CPU threads to use.
         autocast_dtype: Arithmetic of the forward pass; None is float32.
         reference: The frozen initial policy; needed when `algorithm.beta` is above 0.
 
@@ -45,7 +46,7 @@ class LocalTrainer:
         temperature: float,
         max_completion_length: int,
         total_steps: int,
-        threads: int | None,
+        threads: AbstractContextManager[int],
         autocast_dtype: torch.dtype | None,
         reference: PreTrainedModel | None = None,
     ) -> None:
@@ -59,7 +60,8 @@ class LocalTrainer:
             autocast_dtype=autocast_dtype,
             reference=reference,
         )
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer", initializer=_use_threads, initargs=(threads,))
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer")
+        self._threads = threads
 
     @property
     def version(self) -> int:
@@ -95,9 +97,9 @@ class LocalTrainer:
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
 
     async def _compute(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        def in_thread() -> T:
+            with self._threads as number:
+                torch.set_num_threads(number)
+                return call()
 
-
-def _use_threads(threads: int | None) -> None:
-    if threads is not None:
-        torch.set_num_threads(threads)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, in_thread)
