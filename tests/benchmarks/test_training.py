@@ -1,4 +1,6 @@
 import json
+import runpy
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -6,11 +8,14 @@ import torch
 from transformers import AutoModelForCausalLM
 
 
-def test_measures_every_section(model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import training
+def run_training(arguments: Sequence[str]) -> None:
+    """By its path: `training` is the name of a folder of tests, too."""
+    runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "training.py"))["main"](arguments)
 
+
+def test_measures_every_section(model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--runs", "1", "--threads", "1", "--prompt-lengths", "5", "--memory-groups", "2"]
-    training.main(["--model", str(model_folder), *small])
+    run_training(["--model", str(model_folder), *small])
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     for section in (result["quickstart"], *result["prompts"]):
         rates = section["tokens_per_second"]
@@ -23,9 +28,7 @@ def test_measures_every_section(model_folder: Path, capsys: pytest.CaptureFixtur
 
 
 def test_sections_can_be_chosen(model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import training
-
-    training.main(["--model", str(model_folder), "--only", "publish", "--runs", "1", "--threads", "1", "--json"])
+    run_training(["--model", str(model_folder), "--only", "publish", "--runs", "1", "--threads", "1", "--json"])
     (line,) = capsys.readouterr().out.splitlines()
     assert set(json.loads(line)) == {"benchmark", "publish", "settings", "machine"}
 

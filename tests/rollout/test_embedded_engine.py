@@ -21,7 +21,7 @@ def engine_of(model: PreTrainedModel | None = None, *, stall_seconds: float = 20
         max_concurrent_sequences=4,
         max_sequence_length=200,
         interruption="recompute",
-        threads=nullcontext(1),
+        threads=nullcontext(lambda: 1),
         stall_seconds=stall_seconds,
     )
 

@@ -1,5 +1,6 @@
 import asyncio
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from headrace.training.local_trainer import LocalTrainer
 ROWS = (row(5, (3, 1), seed=1), row(2, (6, 2), seed=2))
 
 
-def local_trainer(*, threads: int = 1) -> LocalTrainer:
+def local_trainer(*, threads: Callable[[], int] = lambda: 1) -> LocalTrainer:
     return LocalTrainer(
         policy(),
         algorithm=AlgorithmSection(),
@@ -63,7 +64,7 @@ def test_the_event_loop_goes_on_while_it_computes() -> None:
 
 def test_threads_are_set_where_it_computes() -> None:
     async def scenario() -> None:
-        made = local_trainer(threads=2)
+        made = local_trainer(threads=lambda: 2)
         assert await made._compute(torch.get_num_threads) == 2
         await made.close()
 
@@ -87,3 +88,22 @@ def test_saving_and_loading(tmp_path: Path) -> None:
         await other.close()
 
     asyncio.run(scenario())
+
+
+def test_threads_are_asked_for_again_while_a_micro_batch_is_computed() -> None:
+    asked: list[int] = []
+
+    def number() -> int:
+        asked.append(1)
+        return 1
+
+    async def scenario() -> None:
+        made = local_trainer(threads=number)
+        await made.accumulate(batch(*ROWS))
+        await made.close()
+
+    before = torch.get_num_threads()
+    asyncio.run(scenario())
+    torch.set_num_threads(before)
+    num_layers = policy().config.num_hidden_layers
+    assert len(asked) == 1 + 2 * num_layers, "at the start, and before each layer, forward and backward"

@@ -1,6 +1,7 @@
 """How the CPU's cores are divided between engine and trainer."""
 
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from threading import Lock
@@ -10,10 +11,10 @@ from headrace.config.recipe import Recipe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadShares:
-    """For each side the context in which it computes, which gives the number of threads to use."""
+    """For each side the context in which it computes, which gives a function that says how many threads to use now."""
 
-    engine: AbstractContextManager[int]
-    trainer: AbstractContextManager[int]
+    engine: AbstractContextManager[Callable[[], int]]
+    trainer: AbstractContextManager[Callable[[], int]]
 
 
 def thread_shares(recipe: Recipe, *, cores: int | None = None) -> ThreadShares:
@@ -21,8 +22,8 @@ def thread_shares(recipe: Recipe, *, cores: int | None = None) -> ThreadShares:
     shared = SharedCores(len(os.sched_getaffinity(0)) if cores is None else cores)
     engine, trainer = recipe.engine.threads, recipe.training.threads
     return ThreadShares(
-        engine=shared.side() if engine == "auto" else nullcontext(engine),
-        trainer=shared.side() if trainer == "auto" else nullcontext(trainer),
+        engine=shared.side() if engine == "auto" else nullcontext(lambda: engine),
+        trainer=shared.side() if trainer == "auto" else nullcontext(lambda: trainer),
     )
 
 
@@ -38,28 +39,27 @@ class SharedCores:
         self._computing = 0
         self._lock = Lock()
 
-    def side(self) -> AbstractContextManager[int]:
+    def side(self) -> AbstractContextManager[Callable[[], int]]:
         """The context in which one side computes."""
         return _Side(self)
 
-    def enter(self) -> int:
-        """One more side computes; returns its share, at least 1."""
+    def share(self) -> int:
+        """Threads of each side that computes now, at least 1."""
+        return max(1, self._cores // max(1, self._computing))
+
+    def count(self, change: int) -> None:
+        """So many more sides compute."""
         with self._lock:
-            self._computing += 1
-            return max(1, self._cores // self._computing)
-
-    def leave(self) -> None:
-        """One side computes no more."""
-        with self._lock:
-            self._computing -= 1
+            self._computing += change
 
 
-class _Side(AbstractContextManager[int]):
+class _Side(AbstractContextManager[Callable[[], int]]):
     def __init__(self, cores: SharedCores) -> None:
         self._cores = cores
 
-    def __enter__(self) -> int:
-        return self._cores.enter()
+    def __enter__(self) -> Callable[[], int]:
+        self._cores.count(1)
+        return self._cores.share
 
     def __exit__(self, *_: object) -> None:
-        self._cores.leave()
+        self._cores.count(-1)

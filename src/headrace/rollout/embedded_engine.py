@@ -37,7 +37,7 @@ class EmbeddedEngine:
         max_concurrent_sequences: int,
         max_sequence_length: int,
         interruption: Interruption,
-        threads: AbstractContextManager[int],
+        threads: AbstractContextManager[Callable[[], int]],
         version: int = 0,
         stall_seconds: float,
     ) -> None:
@@ -51,7 +51,7 @@ class EmbeddedEngine:
             max_sequence_length: Tokens of prompt and completion; longer rollouts are cut off.
             interruption: What happens to unfinished rollouts when new weights arrive: `recompute` computes their cache again
                 under the new weights, `continue` keeps it, `finish` lets them end on the old weights and starts no others meanwhile.
-            threads: Context of every step, which gives the number of CPU threads to use.
+            threads: Context of every step; gives a function that says how many CPU threads to use.
             version: Version of the model's weights.
             stall_seconds: Limit of every wait in which the engine makes no progress.
 
@@ -181,7 +181,7 @@ class EmbeddedEngine:
 
     def _compute(self, work: Callable[[], None]) -> None:
         with self._threads as number:
-            torch.set_num_threads(number)
+            torch.set_num_threads(number())
             work()
 
     def _declare_end(self, make_error: Callable[[], PartDiedError]) -> None:

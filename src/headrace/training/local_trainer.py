@@ -29,7 +29,8 @@ class LocalTrainer:
         temperature: Softmax temperature that samples are drawn with.
         max_completion_length: Tokens.
         total_steps: Training steps of the whole run.
-        threads: Context of every computation, which gives the number of CPU threads to use.
+        threads: Context of every computation; gives a function that says how many CPU threads to use. It is asked again before each
+            of the model's layers, forward and backward, as what else computes changes meanwhile.
         autocast_dtype: Arithmetic of the forward pass; None is float32.
         reference: The frozen initial policy; needed when `algorithm.beta` is above 0.
 
@@ -46,7 +47,7 @@ class LocalTrainer:
         temperature: float,
         max_completion_length: int,
         total_steps: int,
-        threads: AbstractContextManager[int],
+        threads: AbstractContextManager[Callable[[], int]],
         autocast_dtype: torch.dtype | None,
         reference: PreTrainedModel | None = None,
     ) -> None:
@@ -62,6 +63,10 @@ class LocalTrainer:
         )
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer")
         self._threads = threads
+        self._number_of_threads: Callable[[], int] = torch.get_num_threads
+        for layer in getattr(model.base_model, "layers", ()):
+            layer.register_forward_pre_hook(self._set_threads)
+            layer.register_full_backward_pre_hook(self._set_threads)
 
     @property
     def version(self) -> int:
@@ -96,10 +101,13 @@ class LocalTrainer:
         """Stop the thread after the computation under way, which nothing can interrupt."""
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
 
+    def _set_threads(self, *_: object) -> None:
+        torch.set_num_threads(self._number_of_threads())
+
     async def _compute(self, call: Callable[[], T]) -> T:
         def in_thread() -> T:
-            with self._threads as number:
-                torch.set_num_threads(number)
+            with self._threads as self._number_of_threads:
+                torch.set_num_threads(self._number_of_threads())
                 return call()
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, in_thread)

@@ -1,0 +1,36 @@
+"""headrace's trainer as the benchmarks use it."""
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from headrace.config.training import AlgorithmSection, BehaviourProximal, ProximalPolicy, TrainingSection
+from headrace.training.policy_trainer import PolicyTrainer
+
+AUTOCAST = torch.bfloat16
+
+
+def load_policy(folder: Path) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def policy_trainer(
+    model: PreTrainedModel,
+    *,
+    token_budget: int,
+    proximal: ProximalPolicy | None = None,
+    num_minibatches: int = 1,
+    autocast_dtype: torch.dtype | None = AUTOCAST,
+) -> PolicyTrainer:
+    """A trainer that takes the model over; its proximal policy is `behaviour` unless told otherwise."""
+    return PolicyTrainer(
+        model,
+        algorithm=AlgorithmSection(proximal=proximal or BehaviourProximal(), num_minibatches=num_minibatches),
+        training=TrainingSection(learning_rate=1e-6, token_budget=token_budget),
+        temperature=1.0,
+        max_completion_length=64,
+        total_steps=1000,
+        autocast_dtype=autocast_dtype,
+        reference=None,
+    )

@@ -1,0 +1,263 @@
+"""Training throughput, step time, memory and publishing of headrace's trainer, beside the plain way with transformers.
+
+    python benchmarks/training.py --model DIR [--only quickstart prompts proximal memory publish] [--json]
+
+quickstart  forward and backward pass of 8 groups of 8 short completions, against a padded loop on the same samples
+prompts     the same for one group behind prompts of several lengths, beside what the cost model predicts
+proximal    seconds of a step with two optimizer updates, for each choice of the proximal policy
+memory      peak memory of a process as the batch grows while the token budget stays
+publish     handing the trainer's weights to the engine, against copying them
+
+Weights are float32, arithmetic is bfloat16 by autocast. The last line of the output is one JSON object.
+"""
+
+import argparse
+import asyncio
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import headrace  # noqa: F401 - before torch, as it sets how OpenMP's threads wait
+
+# isort: split
+import torch
+from grouped_samples import grouped_rows, micro_batches, num_loss_tokens
+from interleaving import interleaved, medians, rounded, timed
+from linear_products import product_shapes
+from machine import machine_facts
+from padded_loop import accumulate_padded
+from policy_trainers import AUTOCAST, load_policy, policy_trainer
+from prompt_sharing import model_cost, predicted_speedup
+from transformers import AutoTokenizer, PreTrainedModel
+
+from headrace.config.training import AlgorithmSection, BehaviourProximal, LoglinearProximal, RecomputeProximal, TrainingSection
+from headrace.rollout.embedded_engine import EmbeddedEngine
+from headrace.training.local_trainer import LocalTrainer
+from headrace.training.policy_trainer import PolicyTrainer
+from headrace.types import SharedPromptRow
+from headrace.weight_sync.in_process import InProcessPublisher
+
+ROLLOUTS = 8
+QUICKSTART = {"groups": 8, "rollouts": ROLLOUTS, "prompt_length": 45, "shortest": 8, "longest": 32}
+COMPLETION = 64
+"""Tokens of each completion behind the longer prompts."""
+MINIBATCHES = 2
+"""With a single update a step, `recompute` has nothing to recompute: the proximal policy is the present one."""
+PROXIMALS = {"behaviour": BehaviourProximal(), "recompute": RecomputeProximal(), "loglinear": LoglinearProximal()}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = parse_arguments(argv)
+    torch.set_num_threads(arguments.threads)
+    result: dict[str, object] = {"benchmark": "training"}
+    for name in arguments.only:
+        result[name] = SECTIONS[name](arguments)
+        if not arguments.json:
+            print(f"{name}: {json.dumps(result[name])}", flush=True)
+    result |= {"settings": settings(arguments), "machine": machine_facts()}
+    print(json.dumps(result))
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="a Hugging Face model folder")
+    parser.add_argument("--only", nargs="+", choices=tuple(SECTIONS), default=list(SECTIONS))
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--token-budget", type=int, default=2560, help="tokens of a pass, padding included, on both sides")
+    parser.add_argument("--prompt-lengths", type=int, nargs="+", default=[50, 500, 2000])
+    parser.add_argument("--memory-groups", type=int, nargs="+", default=[8, 16, 32])
+    parser.add_argument("--memory-token-budget", type=int, default=384)
+    parser.add_argument("--json", action="store_true", help="print the JSON line only")
+    return parser.parse_args(argv)
+
+
+def settings(arguments: argparse.Namespace) -> dict[str, object]:
+    return {
+        "model": arguments.model.name,
+        "runs": arguments.runs,
+        "threads": arguments.threads,
+        "token_budget": arguments.token_budget,
+        "memory_token_budget": arguments.memory_token_budget,
+        "quickstart": QUICKSTART,
+        "completion": COMPLETION,
+        "rollouts": ROLLOUTS,
+        "minibatches": MINIBATCHES,
+    }
+
+
+def measure_quickstart(arguments: argparse.Namespace) -> dict[str, object]:
+    sides = Sides(arguments)
+    return sides.compare(grouped_rows(**QUICKSTART, vocabulary=sides.vocabulary), runs=arguments.runs)
+
+
+def measure_prompts(arguments: argparse.Namespace) -> list[dict[str, object]]:
+    sides = Sides(arguments)
+    cost = model_cost(sides.plain)
+    results = []
+    for prompt in arguments.prompt_lengths:
+        rows = grouped_rows(
+            groups=1, rollouts=ROLLOUTS, prompt_length=prompt, shortest=COMPLETION, longest=COMPLETION, vocabulary=sides.vocabulary
+        )
+        predicted = predicted_speedup(cost, prompt=prompt, completion=COMPLETION, completions=ROLLOUTS)
+        measured = sides.compare(rows, runs=arguments.runs)
+        results.append({"prompt": prompt, "predicted_ratio": rounded(predicted), **measured})
+    return results
+
+
+class Sides:
+    """The same policy twice: in headrace's trainer, and as a plain model."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.plain = load_policy(arguments.model)
+        self.vocabulary: int = self.plain.config.vocab_size
+        self._token_budget: int = arguments.token_budget
+        self._trainer = policy_trainer(copy.deepcopy(self.plain), token_budget=self._token_budget)
+
+    def compare(self, rows: Sequence[SharedPromptRow], *, runs: int) -> dict[str, object]:
+        """Completion tokens per second of the forward and backward passes, gradients dropped afterwards."""
+        candidates = {"headrace": lambda: self._headrace_seconds(rows), "padded": lambda: self._padded_seconds(rows)}
+        interleaved(candidates, runs=1)
+        seconds = interleaved(candidates, runs=runs)
+        rates = {name: rounded(num_loss_tokens(rows) / value) for name, value in medians(seconds).items()}
+        return {"tokens_per_second": rates, "ratio": rounded(rates["headrace"] / rates["padded"]), "seconds": seconds}
+
+    def _headrace_seconds(self, rows: Sequence[SharedPromptRow]) -> float:
+        seconds = timed(lambda: accumulate(self._trainer, rows, self._token_budget))
+        self._trainer.resume_at(self._trainer.version)
+        return seconds
+
+    def _padded_seconds(self, rows: Sequence[SharedPromptRow]) -> float:
+        seconds = timed(lambda: accumulate_padded(self.plain, rows, token_budget=self._token_budget, autocast_dtype=AUTOCAST))
+        self.plain.zero_grad(set_to_none=True)
+        return seconds
+
+
+def accumulate(trainer: PolicyTrainer, rows: Sequence[SharedPromptRow], token_budget: int, *, num_minibatches: int = 1) -> None:
+    plan = micro_batches(rows, version=trainer.version, token_budget=token_budget, num_minibatches=num_minibatches)
+    for micro_batch in plan:
+        trainer.accumulate(micro_batch)
+
+
+def measure_proximal(arguments: argparse.Namespace) -> dict[str, object]:
+    """Seconds of a whole step: forward and backward passes and the optimizer's updates."""
+    model = load_policy(arguments.model)
+    rows = grouped_rows(**QUICKSTART, vocabulary=model.config.vocab_size)
+
+    def step_of(trainer: PolicyTrainer) -> Callable[[], float]:
+        def step() -> None:
+            accumulate(trainer, rows, arguments.token_budget, num_minibatches=MINIBATCHES)
+            trainer.step()
+
+        return lambda: timed(step)
+
+    steps = {
+        name: step_of(
+            policy_trainer(copy.deepcopy(model), token_budget=arguments.token_budget, proximal=proximal, num_minibatches=MINIBATCHES)
+        )
+        for name, proximal in PROXIMALS.items()
+    }
+    interleaved(steps, runs=1)
+    seconds = interleaved(steps, runs=arguments.runs)
+    return {"seconds_per_step": {name: rounded(value) for name, value in medians(seconds).items()}, "seconds": seconds}
+
+
+def measure_memory(arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """Each size in a process of its own, as memory that was once taken counts for ever."""
+    script = str(Path(__file__).with_name("training_memory.py"))
+    fixed = ["--model", str(arguments.model), "--token-budget", str(arguments.memory_token_budget), "--threads", str(arguments.threads)]
+
+    def measured(groups: int) -> dict[str, object]:
+        command = [sys.executable, script, *fixed, "--groups", str(groups)]
+        found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=600)
+        return json.loads(found.stdout.splitlines()[-1])
+
+    return [measured(groups) for groups in arguments.memory_groups]
+
+
+def measure_publish(arguments: argparse.Namespace) -> dict[str, object]:
+    """Seconds of publishing, of copying every weight to the engine's type, and of packing the engine's linear layers alone."""
+    model = load_policy(arguments.model)
+    copy_weights, pack = weight_copy(model), packing(model)
+    with asyncio.Runner() as runner:
+        trainer, engine = make_trainer(copy.deepcopy(model), arguments), make_engine(model, arguments)
+        publisher = InProcessPublisher(trainer, [engine])
+        versions = iter(range(1, 1000))
+        candidates = {
+            "publish": lambda: timed(lambda: runner.run(publisher.publish(next(versions)))),
+            "copy": lambda: timed(copy_weights),
+            "packing": lambda: timed(pack),
+        }
+        interleaved(candidates, runs=1)
+        seconds = interleaved(candidates, runs=2 * arguments.runs + 1)
+        runner.run(engine.close())
+        runner.run(trainer.close())
+    middle = {name: rounded(value) for name, value in medians(seconds).items()}
+    ratio = rounded((middle["publish"] - middle["packing"]) / middle["copy"])
+    return {"seconds_per_publish": middle, "ratio_beyond_packing": ratio, "seconds": seconds}
+
+
+def make_trainer(model: PreTrainedModel, arguments: argparse.Namespace) -> LocalTrainer:
+    return LocalTrainer(
+        model,
+        algorithm=AlgorithmSection(),
+        training=TrainingSection(),
+        temperature=1.0,
+        max_completion_length=COMPLETION,
+        total_steps=1000,
+        threads=nullcontext(lambda: arguments.threads),
+        autocast_dtype=AUTOCAST,
+    )
+
+
+def make_engine(model: PreTrainedModel, arguments: argparse.Namespace) -> EmbeddedEngine:
+    return EmbeddedEngine(
+        model.to(AUTOCAST),
+        tokenizer=AutoTokenizer.from_pretrained(arguments.model),
+        stop_token_ids=(),
+        max_concurrent_sequences=8,
+        max_sequence_length=64,
+        interruption="recompute",
+        threads=nullcontext(lambda: arguments.threads),
+        stall_seconds=600,
+    )
+
+
+def weight_copy(model: PreTrainedModel) -> Callable[[], None]:
+    pairs = [(torch.empty_like(weight, dtype=AUTOCAST), weight.detach().clone()) for weight in model.parameters()]
+
+    def copy_all() -> None:
+        for target, source in pairs:
+            target.copy_(source)
+
+    return copy_all
+
+
+def packing(model: PreTrainedModel) -> Callable[[], None]:
+    """Bring every linear layer's weight into oneDNN's layout, where this CPU's engine does."""
+    weights = [torch.randn(out, wide, dtype=AUTOCAST) for wide, out in product_shapes(model)]
+    packs = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+    def pack_all() -> None:
+        if packs:
+            for weight in weights:
+                torch.ops.mkldnn._reorder_linear_weight(weight, None)
+
+    return pack_all
+
+
+SECTIONS: Mapping[str, Callable[[argparse.Namespace], object]] = {
+    "quickstart": measure_quickstart,
+    "prompts": measure_prompts,
+    "proximal": measure_proximal,
+    "memory": measure_memory,
+    "publish": measure_publish,
+}
+
+
+if __name__ == "__main__":
+    main()

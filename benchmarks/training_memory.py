@@ -1,0 +1,40 @@
+"""Peak memory of one training step in a process of its own: prints `{"groups": …, "peak_mib": …}`.
+
+python benchmarks/training_memory.py --model DIR --groups 16 --token-budget 384
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import headrace  # noqa: F401 - before torch, as it sets how OpenMP's threads wait
+
+# isort: split
+import torch
+from grouped_samples import grouped_rows, micro_batches
+from policy_trainers import load_policy, policy_trainer
+
+from headrace.config.training import LoglinearProximal
+from headrace.telemetry.memory import peak_resident_bytes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--groups", type=int, required=True)
+    parser.add_argument("--token-budget", type=int, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    model = load_policy(arguments.model)
+    trainer = policy_trainer(model, token_budget=arguments.token_budget, proximal=LoglinearProximal())
+    rows = grouped_rows(groups=arguments.groups, rollouts=8, prompt_length=45, shortest=8, longest=32, vocabulary=model.config.vocab_size)
+    for version in range(2):
+        for micro_batch in micro_batches(rows, version=version, token_budget=arguments.token_budget):
+            trainer.accumulate(micro_batch)
+        trainer.step()
+    print(json.dumps({"groups": arguments.groups, "peak_mib": round(peak_resident_bytes() / 2**20)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Short training runs of the addition task, each in a process of its own: headrace's command, or TRL's trainer."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from addition import addition_rows, write_rows
+from peer_process import peer_environment
+
+from headrace.errors import PartDiedError, StalledError
+from headrace.telemetry.metrics_log import read_metrics
+
+SCHEDULES: Mapping[str, dict[str, object]] = {
+    "sync": {"type": "sync"},
+    "periodic": {"type": "periodic"},
+    "async": {"type": "async", "max_staleness": 1},
+}
+TRL_WORKER = Path(__file__).parent / "peers" / "trl_grpo.py"
+SECONDS_A_STEP = 600
+"""Limit of a run: this, times its steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What both sides train, with which numbers."""
+
+    model: Path
+    steps: int
+    few_shot: int = 0
+    """Solved examples before each question, which lengthen the prompt."""
+    prompts_per_step: int = 8
+    num_generations: int = 8
+    max_completion_length: int = 32
+    learning_rate: float = 1e-5
+    seed: int = 0
+    headrace_precision: str = "auto"
+    """`auto`: bfloat16 arithmetic where the processor is fast at it, float32 weights. Or `float32`."""
+    trl_precision: str = "float32"
+    """`float32`, or `bfloat16` by autocast."""
+
+    @property
+    def completions_per_step(self) -> int:
+        return self.prompts_per_step * self.num_generations
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedStep:
+    """A step of either side."""
+
+    time: float
+    """Seconds since the first step began."""
+    seconds: float
+    reward: float
+    mean_length: float
+    """Tokens of a completion."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun:
+    """A finished run."""
+
+    steps: Sequence[TrainedStep]
+    metrics: Sequence[Mapping[str, Any]] = ()
+    """headrace's own row of each step."""
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of TRL and what it runs on."""
+
+
+def run_headrace(task: Task, schedule: str) -> TrainingRun:
+    """`headrace train` on a recipe, as a user runs it."""
+    with tempfile.TemporaryDirectory(prefix="headrace-benchmark-") as name:
+        folder = Path(name)
+        write_rows(addition_rows(few_shot=task.few_shot, seed=task.seed), folder / "rows.jsonl")
+        (folder / "recipe.toml").write_text(tomli_w.dumps(recipe_of(task, schedule, folder)), encoding="utf-8")
+        run(f"headrace ({schedule})", [sys.executable, "-m", "headrace", "train", str(folder / "recipe.toml")], task)
+        rows = [row for row in read_metrics(folder / "run" / "metrics.jsonl") if "time/step" in row]
+    began = rows[0]["time"] - rows[0]["time/step"]
+    steps = [
+        TrainedStep(time=row["time"] - began, seconds=row["time/step"], reward=row["reward"], mean_length=row["completions/mean_length"])
+        for row in rows
+    ]
+    return TrainingRun(steps=steps, metrics=rows)
+
+
+def recipe_of(task: Task, schedule: str, folder: Path) -> dict[str, dict[str, object]]:
+    """The quickstart's choices, but for what the task sets."""
+    asynchronous = schedule == "async"
+    precision = {"auto": ("auto", "auto"), "float32": ("none", "float32")}
+    autocast, engine_dtype = precision[task.headrace_precision]
+    return {
+        "run": {"output_dir": str(folder / "run"), "seed": task.seed},
+        "model": {"name_or_path": str(task.model)},
+        "data": {"source": {"type": "file", "path": str(folder / "rows.jsonl")}, "max_prompt_length": 1024},
+        "rewards": {"functions": [{"type": "exact_number"}]},
+        "sampling": {"max_completion_length": task.max_completion_length},
+        "schedule": SCHEDULES[schedule],
+        "algorithm": {
+            "num_generations": task.num_generations,
+            "proximal": {"type": "loglinear" if asynchronous else "behaviour"},
+        },
+        "training": {
+            "prompts_per_step": task.prompts_per_step,
+            "max_steps": task.steps,
+            "learning_rate": task.learning_rate,
+            "token_budget": 2048,
+            "autocast": autocast,
+        },
+        "engine": {"dtype": engine_dtype, "max_concurrent_sequences": task.completions_per_step},
+        "checkpoint": {"every_steps": task.steps + 1},
+        "telemetry": {"report_to": []},
+    }
+
+
+def run_trl(task: Task, python: Path) -> TrainingRun:
+    """TRL's GRPOTrainer in the environment of `python`."""
+    with tempfile.TemporaryDirectory(prefix="headrace-benchmark-") as name:
+        rows = Path(name) / "rows.jsonl"
+        write_rows(addition_rows(few_shot=task.few_shot, seed=task.seed), rows)
+        settings = json.dumps({**asdict(task), "model": None})
+        command = [str(python), str(TRL_WORKER), "--model", str(task.model), "--rows", str(rows), "--settings", settings]
+        versions, *steps = map(json.loads, run("TRL", command, task).splitlines())
+    return TrainingRun(steps=[TrainedStep(**step) for step in steps], versions=versions)
+
+
+def run(name: str, command: Sequence[str], task: Task) -> str:
+    """Standard output of a process.
+
+    Raises:
+        PartDiedError: It failed; the message has the end of its log.
+        StalledError: It took longer than `SECONDS_A_STEP` a step.
+    """
+    environment = {**peer_environment(), "HF_HUB_OFFLINE": "1"}
+    limit = SECONDS_A_STEP * (task.steps + 1)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=limit)
+    except subprocess.TimeoutExpired as error:
+        raise StalledError(f"{name} did not train {task.steps} steps within {limit} s; give fewer steps or a smaller model") from error
+    if done.returncode:
+        raise PartDiedError(f"{name} ended with exit code {done.returncode}; its output ends with:\n{(done.stdout + done.stderr)[-4000:]}")
+    return done.stdout
