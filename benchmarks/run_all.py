@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     model = str(resolve(arguments.model))
     planned = commands(model, arguments)
     results = run_benchmarks({name: planned[name] for name in arguments.only or planned})
-    write_results(results, arguments.results)
+    write_results(kept_results(arguments) | results, arguments.results)
     sys.exit(1 if any("error" in result for result in results.values()) else 0)
 
 
@@ -42,14 +42,21 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--vllm-python", help="Python of an environment with vLLM")
     parser.add_argument("--steps", type=int, default=20, help="training steps of both sides of the end-to-end benchmark")
     parser.add_argument("--few-shot-steps", type=int, default=5, help="TRL's training steps on the longer prompts")
-    parser.add_argument("--only", nargs="+", choices=names)
+    parser.add_argument("--only", nargs="+", choices=names, help="run these; the file keeps the others' results")
     parser.add_argument("--results", type=Path, default=RESULTS)
     return parser.parse_args(argv)
 
 
+def kept_results(arguments: argparse.Namespace) -> dict[str, dict[str, object]]:
+    """With --only, the results that the others left before."""
+    if not arguments.only or not arguments.results.is_file():
+        return {}
+    return json.loads(arguments.results.read_text(encoding="utf-8"))["benchmarks"]
+
+
 def commands(model: str, arguments: argparse.Namespace) -> dict[str, list[str]]:
     """What to run, by the name that its result gets."""
-    modes = ["--peer", "vllm", "--peer", "vllm-eager", "--peer", "vllm-defaults"]
+    modes = ["--peer", "vllm", "--peer", "vllm-defaults"]
     vllm = [*modes, "--peer-python", arguments.vllm_python] if arguments.vllm_python else []
     trl = ["--peer", "trl", "--peer-python", arguments.trl_python] if arguments.trl_python else []
     few_shot = ["--few-shot", "20", "--steps", "10", "--peer-steps", str(arguments.few_shot_steps)]

@@ -167,6 +167,8 @@ class MicroBatch:
     version: int
     """Trainer version that trains on it."""
     minibatch: int
+    rank: int = 0
+    """The trainer rank that computes it."""
     rows: tuple[SharedPromptRow, ...]
 
     @property

@@ -69,3 +69,18 @@ def test_no_groups_give_no_micro_batches():
 def test_batching_needs_no_torch():
     script = "import sys, headrace.batching.micro_batches; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
+
+
+def test_ranks_get_equally_many_micro_batches_of_nearly_equal_tokens():
+    groups = [trained_group(group_id, [length]) for group_id, length in enumerate([17, 9, 8, 5, 3])]
+    plan = plan_micro_batches(groups, version=0, token_budget=24, num_ranks=2)
+    by_rank = [[batch for batch in plan if batch.rank == rank] for rank in range(2)]
+    assert len(by_rank[0]) == len(by_rank[1])
+    assert sorted(row.group_id for batch in plan for row in batch.rows) == [0, 1, 2, 3, 4]
+    tokens = [sum(row.num_tokens for batch in mine for row in batch.rows) for mine in by_rank]
+    assert abs(tokens[0] - tokens[1]) <= 4
+
+
+def test_a_rank_without_rows_has_empty_micro_batches():
+    plan = plan_micro_batches([trained_group(0, [3])], version=0, token_budget=20, num_ranks=2)
+    assert sorted((batch.rank, len(batch.rows)) for batch in plan) == [(0, 1), (1, 0)]

@@ -7,6 +7,7 @@ from transformers import AutoModelForCausalLM, GptOssConfig, MambaConfig, PreTra
 
 from headrace.errors import ModelError
 from headrace.rollout.decoder import Decoder
+from headrace.rollout.kernels import load_kernels
 from headrace.rollout.step import DecodedToken, PromptPlace, Segment
 
 TOKENS = list(range(3, 24))
@@ -44,16 +45,21 @@ def test_logits_equal_a_plain_forward_pass_in_any_mixture(name: str):
     torch.testing.assert_close(mixed, expected[[20, 15, 0]], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["llama_tied", "qwen2", "qwen3", "gpt2"])
-def test_bfloat16_stays_close_to_float32_also_with_new_weights(name: str):
-    decoder = Decoder(tiny_model(name, seed=5, dtype=torch.bfloat16), num_places=1)
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("name", ["llama_tied", "qwen2", "qwen3", "mistral_window", "gpt2"])
+def test_bfloat16_stays_close_to_float32_also_with_new_weights(name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch):
+    if not compiled:
+        monkeypatch.setenv("PATH", "")
+    load_kernels.cache_clear()
+    decoder = Decoder(tiny_model(name, seed=5, dtype=torch.bfloat16), num_places=2)
     model = tiny_model(name)
     with torch.inference_mode():
         decoder.check_weights(dict(model.named_parameters()))
         decoder.load_weights(dict(model.named_parameters()))
-        found = decoder.compute([decoded(0, 12)], [prompt_stretch(0, 12)])
-        expected = model(input_ids=torch.tensor([TOKENS[:13]]), use_cache=False).logits[0, -1]
-    assert (found[0].float() - expected).abs().max() < 0.03 * expected.abs().max()
+        first = decoder.compute([decoded(0, 12)], [prompt_stretch(0, 12), stretch(1, 12, 20)])
+        second = decoder.compute([decoded(0, 13), decoded(1, 20)], [])
+        expected = model(input_ids=torch.tensor([TOKENS]), use_cache=False).logits[0]
+    assert (torch.cat([first, second]).float() - expected[[12, 13, 20]]).abs().max() < 0.03 * expected.abs().max()
 
 
 def test_an_activation_other_than_the_fused_one_runs_on_the_model_s_own_layers():

@@ -1,15 +1,19 @@
 """From the groups of a training step to its micro-batches."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
+from headrace.batching.balance import balance_rows
 from headrace.batching.packing import pack_rows
 from headrace.batching.samples import row_of
 from headrace.telemetry.events import TrainedGroup
 from headrace.types import MicroBatch, SharedPromptRow
 
 
-def plan_micro_batches(groups: Sequence[TrainedGroup], *, version: int, token_budget: int, num_minibatches: int = 1) -> list[MicroBatch]:
-    """Split the groups evenly over the step's optimizer updates, in the order of their ids, and pack each share.
+def plan_micro_batches(
+    groups: Sequence[TrainedGroup], *, version: int, token_budget: int, num_minibatches: int = 1, num_ranks: int = 1
+) -> list[MicroBatch]:
+    """Split the groups evenly over the step's optimizer updates, in the order of their ids; balance each share over the ranks, and pack it.
 
     The plan is the same whatever order the groups arrived in. Rollouts without an advantage are left out; a share without
     any sample has no micro-batch. When groups stream in one by one, plan each alone, with `num_minibatches` 1.
@@ -17,8 +21,9 @@ def plan_micro_batches(groups: Sequence[TrainedGroup], *, version: int, token_bu
     Args:
         groups: The step's groups with their advantages.
         version: Trainer version that trains on them.
-        token_budget: Most tokens of a micro-batch, padding included.
+        token_budget: Most tokens of a micro-batch.
         num_minibatches: Optimizer updates of the step.
+        num_ranks: Trainer ranks. All of them get equally many micro-batches, the last ones of some perhaps empty, as they compute in step.
 
     Raises:
         RecipeError: A single sample with its prompt is longer than the budget.
@@ -30,7 +35,13 @@ def plan_micro_batches(groups: Sequence[TrainedGroup], *, version: int, token_bu
         if row is not None:
             shares[position * num_minibatches // len(ordered)].append(row)
     return [
-        MicroBatch(version=version, minibatch=minibatch, rows=rows)
+        MicroBatch(version=version, minibatch=minibatch, rank=rank, rows=rows)
         for minibatch, share in enumerate(shares)
-        for rows in pack_rows(share, token_budget=token_budget)
+        for turn in _turns(share, token_budget=token_budget, num_ranks=num_ranks)
+        for rank, rows in enumerate(turn)
     ]
+
+
+def _turns(share: Sequence[SharedPromptRow], *, token_budget: int, num_ranks: int) -> Iterator[tuple[tuple[SharedPromptRow, ...], ...]]:
+    """What the ranks compute one after the other: one micro-batch each a turn."""
+    return zip_longest(*(pack_rows(part, token_budget=token_budget) for part in balance_rows(share, num_ranks=num_ranks)), fillvalue=())

@@ -3,7 +3,6 @@
 import difflib
 import fcntl
 import json
-import os
 import re
 import shutil
 import struct
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.config.cache_folder import cache_folder
 from headrace.controller.checkpoints import sha256
 from headrace.errors import ModelError
 from headrace.launch.packaged_models import PACKAGED_MODELS, PackagedModel, download
@@ -33,14 +33,9 @@ class ModelDescription:
     """Where it lies when it has been fetched."""
 
 
-def default_cache() -> Path:
-    """`$HEADRACE_CACHE`, or `~/.cache/headrace`."""
-    return Path(os.environ.get("HEADRACE_CACHE") or "~/.cache/headrace").expanduser()
-
-
 def describe_models(cache: Path | None = None) -> tuple[ModelDescription, ...]:
     """The packaged models, and which of them are fetched."""
-    folders = {name: (cache or default_cache()) / "models" / name for name in PACKAGED_MODELS}
+    folders = {name: (cache or cache_folder()) / "models" / name for name in PACKAGED_MODELS}
     return tuple(
         ModelDescription(
             name=name,
@@ -84,7 +79,7 @@ def fetch(name: str, *, cache: Path | None = None) -> Path:
 
     Args:
         name: A key of `PACKAGED_MODELS`.
-        cache: Folder to keep it in; `default_cache()` when None.
+        cache: Folder to keep it in; `cache_folder()` when None.
 
     Returns:
         The model folder.
@@ -94,7 +89,7 @@ def fetch(name: str, *, cache: Path | None = None) -> Path:
     """
     if name not in PACKAGED_MODELS:
         raise ModelError(f"there is no packaged model {name!r}; there are: {', '.join(PACKAGED_MODELS)}")
-    models = (cache or default_cache()) / "models"
+    models = (cache or cache_folder()) / "models"
     folder = models / name
     if _is_whole(folder):
         return folder

@@ -10,6 +10,7 @@ their softmax's denominators (as in Hydragen, arXiv 2402.05099, §3.1):
 that leaves its attention open runs on this cache; everything else in a model works on tokens one by one.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,13 +49,19 @@ def attend_step(queries: torch.Tensor, places: torch.Tensor, prompts: torch.Tens
     Returns:
         [tokens, heads, head size].
     """
-    mixed = [_attend_decoded(queries[: step.num_decoded], places, prompts, step, kind)] if step.num_decoded else []
+    decoded = [_attend_decoded(queries[: step.num_decoded], places, prompts, step, kind)] if step.num_decoded else []
+    return torch.cat([*decoded, *attend_segments(queries, places, prompts, step, kind)])
+
+
+def attend_segments(
+    queries: torch.Tensor, places: torch.Tensor, prompts: torch.Tensor, step: Step, kind: AttentionKind
+) -> Iterator[torch.Tensor]:
+    """The tokens behind the decoded ones, segment by segment; see `attend_step`."""
     first = step.num_decoded
     for segment, sight in step.segments:
         last = first + len(segment.tokens)
-        mixed.append(_attend(queries[None, first:last], _keys_values(segment, places, prompts), sight, kind)[0][0])
+        yield _attend(queries[None, first:last], _keys_values(segment, places, prompts), sight, kind)[0][0]
         first = last
-    return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
 
 def _attend_decoded(queries: torch.Tensor, places: torch.Tensor, prompts: torch.Tensor, step: Step, kind: AttentionKind) -> torch.Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache
 
-from headrace.rollout.step import Step
+from headrace.rollout.step import DecodedToken, Step
 
 _GROWTH = 64
 """Rows by which places and slots grow: memory follows the lengths of prompts and rollouts, not their limits."""
@@ -40,15 +40,39 @@ class PlaceCache(Cache):
         )
         in_slots = self._num_places * self._place_rows + located.cell * self._slot_rows
         rows = np.where(located.in_prompt, in_slots, located.cell * self._place_rows) + located.row
-        self._rows = torch.from_numpy(rows).to(step.token_ids.device)
+        self.rows = torch.from_numpy(rows).to(step.token_ids.device)
+        """Where the step's tokens go."""
+        self._spans: dict[int | None, torch.Tensor] = {}
 
-    def write(self, layer: int, keys_values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the step's keys and values [tokens, 2, heads, head size]; returns all places' and all slots' [cells, rows, 2, …]."""
+    def layer(self, layer: int, keys_values: torch.Tensor) -> torch.Tensor:
+        """A layer's keys and values; allocated for such as a step's [tokens, 2, heads, head size] when they are the first."""
         if layer not in self._layers:
             # Zeros, because what a mask hides is still multiplied by 0, and stray memory may hold NaN.
             self._layers[layer] = keys_values.new_zeros(self._num_rows, *keys_values.shape[1:])
-        self._layers[layer].index_copy_(0, self._rows, keys_values)
-        return self._places(self._layers[layer]), self._slots(self._layers[layer])
+        return self._layers[layer]
+
+    def cells(self, stored: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of a layer's keys and values, all places' and all slots' [cells, rows, 2, heads, head size]."""
+        return self._places(stored), self._slots(stored)
+
+    def spans(self, step: Step, sliding_window: int | None) -> torch.Tensor:
+        """The rows that each decoded token sees: first one and number, of its prompt and behind it, [tokens, 2, 2]."""
+        if sliding_window not in self._spans:
+            self._spans[sliding_window] = torch.tensor([self._span(token, sliding_window) for token in step.decoded], dtype=torch.long)
+        return self._spans[sliding_window]
+
+    def _span(self, token: DecodedToken, sliding_window: int | None) -> tuple[tuple[int, int], tuple[int, int]]:
+        length, end = token.prompt.length, token.position + 1
+        first = 0 if sliding_window is None else max(0, end - sliding_window)
+        in_prompt, behind = min(first, length), max(first - length, 0)
+        slot = self._num_places * self._place_rows + token.prompt.slot * self._slot_rows
+        return (slot + in_prompt, length - in_prompt), (token.place * self._place_rows + behind, end - length - behind)
+
+    def write(self, layer: int, keys_values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write the step's keys and values [tokens, 2, heads, head size]; returns the layer's `cells`."""
+        stored = self.layer(layer, keys_values)
+        stored.index_copy_(0, self.rows, keys_values)
+        return self.cells(stored)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any

@@ -56,7 +56,7 @@ class Step:
     """One forward pass, with everything that is the same for all layers."""
 
     def __init__(self, decoded: Sequence[DecodedToken], segments: Sequence[Segment], *, device: torch.device, dtype: torch.dtype) -> None:
-        self.num_decoded = len(decoded)
+        self.decoded, self.num_decoded = decoded, len(decoded)
         self.token_ids = _tensor([token.token for token in decoded] + [token for segment in segments for token in segment.tokens], device)
         self.positions = _tensor([token.position for token in decoded] + [p for s in segments for p in range(s.start, s.end)], device)
         self.locations = _locations(decoded, segments)
