@@ -78,7 +78,9 @@ def tasks(arguments: argparse.Namespace) -> tuple[Task, Task]:
 
 
 def summarize(runs: Mapping[str, Sequence[TrainingRun]], task: Task, peer_task: Task) -> dict[str, object]:
-    sides = {side: summary_of(of_side, task.completions_per_step) for side, of_side in runs.items()}
+    # Later steps are cheaper, as answers get shorter and groups equal: rates are of the steps that both sides made.
+    common = min(task.steps, peer_task.steps) if "trl" in runs else task.steps
+    sides = {side: summary_of(of_side, task.completions_per_step, steps=common) for side, of_side in runs.items()}
     ratios = {}
     if "trl" in sides:
         rate = sides["trl"]["completions_per_second"]
@@ -92,14 +94,16 @@ def summarize(runs: Mapping[str, Sequence[TrainingRun]], task: Task, peer_task: 
     }
 
 
-def summary_of(runs: Sequence[TrainingRun], completions_per_step: int) -> dict[str, object]:
-    """Medians over the repeats, and every repeat's curve."""
-    seconds = statistics.median(seconds_per_step(run.steps) for run in runs)
+def summary_of(runs: Sequence[TrainingRun], completions_per_step: int, *, steps: int) -> dict[str, object]:
+    """Medians over the repeats, rates of the first so many steps, and every repeat's curve."""
+    seconds = statistics.median(seconds_per_step(run.steps[:steps]) for run in runs)
     reached = [seconds_to_goal(run.steps) for run in runs]
     return {
         "seconds_per_step": rounded(seconds),
         "completions_per_second": rounded(completions_per_step / seconds),
-        "completion_tokens_per_second": rounded(statistics.median(tokens_per_second(run.steps, completions_per_step) for run in runs)),
+        "completion_tokens_per_second": rounded(
+            statistics.median(tokens_per_second(run.steps[:steps], completions_per_step) for run in runs)
+        ),
         "reward_first_steps": rounded(statistics.median(mean_reward(run.steps[:RUNNING_MEAN]) for run in runs)),
         "reward_last_steps": rounded(statistics.median(mean_reward(run.steps[-RUNNING_MEAN:]) for run in runs)),
         "seconds_to_goal": None if None in reached else rounded(statistics.median(reached)),

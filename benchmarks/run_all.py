@@ -99,7 +99,7 @@ def run_benchmark(command: Sequence[str]) -> dict[str, object]:
     code = process.wait()
     limit.cancel()
     if code:
-        return {"error": f"{' '.join(command)} ended with exit code {code} (it is killed after {SECONDS_A_BENCHMARK} s)"}
+        return {"error": f"{Path(command[0]).name} ended with exit code {code} (it is killed after {SECONDS_A_BENCHMARK} s)"}
     return json.loads(last)
 
 

@@ -25,10 +25,10 @@ def test_numbers_of_a_run_by_hand() -> None:
     rewards, times = (0.5, 0.8, 1.0, 1.0, 1.0), (6.0, 10.0, 12.0, 15.0, 16.0)
     steps = [TrainedStep(time=time, seconds=0, reward=reward, mean_length=5) for time, reward in zip(times, rewards, strict=True)]
     late = [*steps, TrainedStep(time=18.0, seconds=0, reward=0.9, mean_length=5)]
-    found = summary_of([TrainingRun(steps=steps)], 8)
+    found = summary_of([TrainingRun(steps=steps)], 8, steps=len(steps))
     assert (found["seconds_per_step"], found["completions_per_second"], found["completion_tokens_per_second"]) == (2.0, 4.0, 20.0)
     assert (found["reward_first_steps"], found["reward_last_steps"], found["seconds_to_goal"]) == (0.86, 0.86, None)
-    assert summary_of([TrainingRun(steps=late)], 8)["seconds_to_goal"] == 18.0
+    assert summary_of([TrainingRun(steps=late)], 8, steps=len(late))["seconds_to_goal"] == 18.0
 
 
 def test_both_sides_train_on_the_same_rows() -> None:

@@ -38,3 +38,10 @@ def test_memory_may_not_grow_with_the_batch(peaks: tuple[int, ...], met: bool) -
 def test_the_controller_must_be_loaded(in_flight: int, found: tuple[object, object]) -> None:
     load = {"rollouts_a_group": 2, "sinks": "none", "groups_in_flight": in_flight, "groups_per_second": 2500}
     assert checked({"controller": {"controller": [load]}})["controller's groups a second with 10,000 in flight"] == found
+
+
+def test_rewards_are_compared_over_the_steps_that_both_sides_made() -> None:
+    curves = {"async": [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.9, 0.9], "trl": [0.9, 0.2, 0.2, 0.3, 0.4, 0.5]}
+    sides = {side: {"curves": [[{"reward": reward} for reward in rewards]]} for side, rewards in curves.items()}
+    found = checked({"end_to_end": {"ratios_to_trl": {}, "sides": sides}})
+    assert found["mean reward over TRL's after equal steps (async)"] == (pytest.approx(-0.02), False)
