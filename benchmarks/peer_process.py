@@ -9,12 +9,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headrace import WAITING_THREADS
 from headrace.errors import PartDiedError, StalledError
 
 
 def peer_environment() -> dict[str, str]:
-    """This process's variables but for the one that headrace sets for itself: a peer shall wait the way it does without headrace."""
-    return {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    """This process's variables but for those that headrace sets for itself: a peer shall wait the way it does without headrace."""
+    return {name: value for name, value in os.environ.items() if name not in WAITING_THREADS}
 
 
 class PeerProcess:

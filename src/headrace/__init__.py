@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.launch.python_api import train
 
+WAITING_THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "2000"}
+"""Environment variables that are set unless they are, or torch has been imported: how OpenMP's threads wait for one another.
+
+They spin for milliseconds unless told otherwise: time that is taken from the other side, or from any other program. GNU's runtime
+(Linux) can spin for some 50 µs, the time between two operations, and sleep then.
+"""
+
 if "torch" not in sys.modules:
-    # OpenMP's threads spin for milliseconds while they wait, unless told before torch loads it: time that is taken from the other side,
-    # or from any other program. GNU's runtime (Linux) can spin for some 50 µs, the time between two operations, and sleep then.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    os.environ.update({name: value for name, value in WAITING_THREADS.items() if name not in os.environ})
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "train"]

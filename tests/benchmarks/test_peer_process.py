@@ -46,7 +46,9 @@ def test_a_peer_waits_as_it_does_without_headrace(monkeypatch: pytest.MonkeyPatc
     from peer_process import PeerProcess
 
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
-    report = "import json, os; print(json.dumps({name: os.environ.get(name) for name in ('OMP_WAIT_POLICY', 'MINE')}))"
+    monkeypatch.setenv("GOMP_SPINCOUNT", "2000")
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "MINE")
+    report = f"import json, os; print(json.dumps({{name: os.environ.get(name) for name in {names}}}))"
     process = PeerProcess("report", [sys.executable, "-c", report], start_seconds=30, answer_seconds=30, environment={"MINE": "1"})
-    assert process.facts == {"OMP_WAIT_POLICY": None, "MINE": "1"}
+    assert process.facts == {"OMP_WAIT_POLICY": None, "GOMP_SPINCOUNT": None, "MINE": "1"}
     process.close()
