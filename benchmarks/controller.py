@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from interleaving import rounded
 from machine import machine_facts
 
 from headrace.launch.memory import rare_collections
@@ -127,7 +128,7 @@ def opened(sinks: str, folder: Path) -> list[Sink]:
 
 
 def medians(runs: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {name: float(f"{statistics.median(run[name] for run in runs):.4g}") for name in runs[0]}
+    return {name: rounded(statistics.median(run[name] for run in runs)) for name in runs[0]}
 
 
 def show(results: Sequence[dict[str, object]]) -> None:

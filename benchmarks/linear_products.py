@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from headrace.rollout.linears import packs_bfloat16
+
 
 def product_shapes(model: PreTrainedModel) -> list[tuple[int, int]]:
     """(in, out) of each product of a forward pass; layers that read the same tensor count as one, as wide as all of them."""
@@ -32,7 +34,7 @@ def linear_products(model: PreTrainedModel) -> Callable[[int], None]:
     On a CPU whose oneDNN computes in bfloat16, weights are in its blocked layout; otherwise they are plain.
     """
     dtype, device = model.dtype, model.device
-    packs = dtype == torch.bfloat16 and device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    packs = dtype == torch.bfloat16 and device.type == "cpu" and packs_bfloat16()
     shapes = product_shapes(model)
     weights = [torch.randn(out, wide, dtype=dtype, device=device) * 0.02 for wide, out in shapes]
     if packs:

@@ -36,6 +36,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from headrace.config.training import AlgorithmSection, BehaviourProximal, LoglinearProximal, RecomputeProximal, TrainingSection
 from headrace.rollout.embedded_engine import EmbeddedEngine
+from headrace.rollout.linears import packs_bfloat16
 from headrace.training.local_trainer import LocalTrainer
 from headrace.training.policy_trainer import PolicyTrainer
 from headrace.types import SharedPromptRow
@@ -240,10 +241,9 @@ def weight_copy(model: PreTrainedModel) -> Callable[[], None]:
 def packing(model: PreTrainedModel) -> Callable[[], None]:
     """Bring every linear layer's weight into oneDNN's layout, where this CPU's engine does."""
     weights = [torch.randn(out, wide, dtype=AUTOCAST) for wide, out in product_shapes(model)]
-    packs = torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
     def pack_all() -> None:
-        if packs:
+        if packs_bfloat16():
             for weight in weights:
                 torch.ops.mkldnn._reorder_linear_weight(weight, None)
 

@@ -65,7 +65,6 @@ def attend_segments(
 
 
 def _attend_decoded(queries: torch.Tensor, places: torch.Tensor, prompts: torch.Tensor, step: Step, kind: AttentionKind) -> torch.Tensor:
-    assert step.places is not None
     cells, sight = step.places
     own, own_weight = (cells.gather(found) for found in _attend(cells.spread(queries), places, sight, kind))
     if step.prompts is None:

@@ -9,7 +9,7 @@ At a decode step's few rows, the calls themselves cost as much as what they comp
 Models whose layers are built otherwise run on transformers' own code (`decoder.py`).
 """
 
-from functools import lru_cache
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -50,7 +50,7 @@ class FusedLayers:
     def __call__(self, step: Step, cache: PlaceCache) -> torch.Tensor:
         """Hidden states behind the last norm, [tokens, hidden size]; writes the step's keys and values to the cache."""
         hidden = self._embedding(step.token_ids)
-        rotation = Rotation(*self._rotary(hidden, step.positions[None]))
+        rotation = Rotation(*self._rotary(hidden, step.positions[None]), num_heads=self._layers[0].num_rotated_heads)
         for layer in self._layers:
             hidden = layer(hidden, rotation, step, cache)
         return self._norm(hidden)
@@ -83,21 +83,22 @@ class RMSNorm:
 class Rotation:
     """Rotary position embedding of a step's tokens: x · cos + swap_halves(x) · (-sin, sin)."""
 
-    def __init__(self, cos: torch.Tensor, sin: torch.Tensor) -> None:
+    def __init__(self, cos: torch.Tensor, sin: torch.Tensor, *, num_heads: int) -> None:
         self.cos, self.sin = cos[0].contiguous(), sin[0].contiguous()
         """[tokens, head size]."""
+        self._num_heads = num_heads
 
     def apply_(self, heads: torch.Tensor) -> None:
         """Rotate queries and keys [tokens, heads, head size] in place."""
-        cos, sin = self._for_heads(heads.shape[1])
+        cos, sin = self._of_heads
         torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, dims=-1), sin, out=heads)
 
-    @lru_cache(maxsize=1)  # noqa: B019 - lives as long as a step
-    def _for_heads(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    @cached_property
+    def _of_heads(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Repeated for every head, as a broadcast product takes several times as long; the first half of the sines is negative."""
         half = self.sin.shape[-1] // 2
         signed = torch.cat((-self.sin[:, :half], self.sin[:, half:]), dim=-1)
-        cos, sin = (angles[:, None].expand(-1, number, -1).contiguous() for angles in (self.cos, signed))
+        cos, sin = (angles[:, None].expand(-1, self._num_heads, -1).contiguous() for angles in (self.cos, signed))
         return cos, sin
 
 
@@ -110,6 +111,7 @@ class FusedLayer:
         self._head_size: int = attention.head_dim
         self._num_query_heads = attention.q_proj.out_features // self._head_size
         self._num_key_heads = attention.k_proj.out_features // self._head_size
+        self.num_rotated_heads: int = self._num_query_heads + self._num_key_heads
         self._kernels = kernels
         self._attention_norm, self._mlp_norm = (RMSNorm(norm, kernels) for norm in (layer.input_layernorm, layer.post_attention_layernorm))
         head_norms = (attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else ()
@@ -136,7 +138,7 @@ class FusedLayer:
 
     def _mix(self, heads: torch.Tensor, rotation: Rotation, step: Step, cache: PlaceCache) -> torch.Tensor:
         """Write the keys and values of [tokens, all heads, head size] to the cache; returns what the queries make of them."""
-        rotation.apply_(heads[:, : -self._num_key_heads])
+        rotation.apply_(heads[:, : self.num_rotated_heads])
         places, prompts = cache.write(self._number, self._keys_values(heads))
         return attend_step(heads[:, : self._num_query_heads], places, prompts, step, self._kind)
 

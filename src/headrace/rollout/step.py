@@ -9,6 +9,7 @@ of prompts and of completions that are only written to the cache:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -62,14 +63,26 @@ class Step:
         self.locations = _locations(decoded, segments)
         self.num_slots = 1 + max(part.prompt.slot for part in (*decoded, *segments))
         self.segments = [(segment, _sight_of_segment(segment, device, dtype)) for segment in segments]
-        self.places = self.prompts = None
-        if decoded:
-            at, lengths = (np.array(numbers) for numbers in zip(*((token.position, token.prompt.length) for token in decoded), strict=True))
-            own = Cells([token.place for token in decoded], device)
-            self.places = own, Sight(own.spread_numbers(at - lengths), own.spread_numbers(at - lengths), device=device, dtype=dtype)
-            if lengths.any():
-                shared = Cells([token.prompt.slot for token in decoded], device)
-                self.prompts = shared, Sight(shared.spread_numbers(lengths - 1), shared.spread_numbers(at), device=device, dtype=dtype)
+        self._device, self._dtype = device, dtype
+
+    @cached_property
+    def places(self) -> "tuple[Cells, Sight]":
+        """What the decoded tokens see of their own places; the compiled kernels do without."""
+        rows = np.array([token.position - token.prompt.length for token in self.decoded])
+        return self._seen([token.place for token in self.decoded], last=rows, at=rows)
+
+    @cached_property
+    def prompts(self) -> "tuple[Cells, Sight] | None":
+        """What they see of their prompts; None when nothing of any prompt is cached."""
+        lengths = np.array([token.prompt.length for token in self.decoded])
+        if not lengths.any():
+            return None
+        at = np.array([token.position for token in self.decoded])
+        return self._seen([token.prompt.slot for token in self.decoded], last=lengths - 1, at=at)
+
+    def _seen(self, cell_of_token: Sequence[int], *, last: "Integers", at: "Integers") -> "tuple[Cells, Sight]":
+        cells = Cells(cell_of_token, self._device)
+        return cells, Sight(cells.spread_numbers(last), cells.spread_numbers(at), device=self._device, dtype=self._dtype)
 
 
 class Cells:
