@@ -1,7 +1,7 @@
 # make quickstart   set up and train a small model on the CPU; run it again to go on where it stopped
 # make test         everything that CI runs
 # make docs         write the generated pages again
-# make bench        measure headrace beside TRL and transformers, and with VLLM=1 beside vLLM too: hours
+# make bench        measure headrace beside TRL and transformers, and with VLLM=1 beside vLLM too: an hour
 # make clean        remove the environment and caches, but no run
 
 PYTHON ?= python3

@@ -74,7 +74,7 @@ def main() -> None:
     if not arguments.json:
         show(results)
     settings = {"groups_per_step": GROUPS_PER_STEP, "slots": SLOTS, "steps": arguments.steps, "runs": arguments.runs}
-    print(json.dumps({"controller": results, **settings, **machine_facts()}))
+    print(json.dumps({"benchmark": "controller", "controller": results, "settings": settings, "machine": machine_facts()}))
 
 
 def parse_arguments() -> argparse.Namespace:

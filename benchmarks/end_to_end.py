@@ -2,8 +2,9 @@
 
     python benchmarks/end_to_end.py --model DIR [--peer trl --peer-python PATH] [--few-shot 20] [--steps 20] [--json]
 
-One-digit additions in chat format, 8 prompts x 8 completions a step, at most 32 tokens each, learning rate 1e-5, no KL term; the reward is
-1 when the last number of the answer is right. Rates leave out the first two steps. The last line of the output is one JSON object.
+Additions in chat format, 8 prompts x 8 completions a step, at most 32 tokens each, learning rate 1e-5, no KL term; the reward is 1 when the
+last number of the answer is right. After the last step `headrace eval` answers 64 held-out rows with either side's policy. Rates
+leave out the first two steps. Repeat i trains with seed + i. The last line of the output is one JSON object.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from interleaving import rounded
@@ -30,18 +31,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     task, peer_task = tasks(arguments)
     runs: dict[str, list[TrainingRun]] = {}
     order: list[dict[str, object]] = []
-    for _ in range(arguments.repeats):
+    for seed in range(task.seed, task.seed + arguments.repeats):
         for side in [*arguments.schedules, *arguments.peer]:
             if not arguments.json:
-                print(f"running {side} …", file=sys.stderr, flush=True)
-            order.append({"side": side, "load_average_before": load_average()})
-            done = run_trl(peer_task, arguments.peer_python) if side == "trl" else run_headrace(task, side)
-            runs.setdefault(side, []).append(done)
+                print(f"running {side}, seed {seed} …", file=sys.stderr, flush=True)
+            order.append({"side": side, "seed": seed, "load_average_before": load_average()})
+            runs.setdefault(side, []).append(run_side(side, task, peer_task, seed, arguments.peer_python))
     result = summarize(runs, task, peer_task)
     result |= {"order": order, "machine": machine_facts()}
     if not arguments.json:
         show(result)
     print(json.dumps(result))
+
+
+def run_side(side: str, task: Task, peer_task: Task, seed: int, peer_python: Path | None) -> TrainingRun:
+    if side == "trl":
+        assert peer_python is not None, "the arguments were checked"
+        return run_trl(replace(peer_task, seed=seed), peer_python)
+    return run_headrace(replace(task, seed=seed), side)
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -51,6 +58,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--few-shot", type=int, default=0, help="solved examples before each question")
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0, help="of the first repeat")
+    parser.add_argument("--held-out-rollouts", type=int, default=4, help="completions of each held-out row; 0 leaves the evaluation out")
     parser.add_argument("--peer", choices=("trl",), action="append", default=[])
     parser.add_argument("--peer-python", type=Path, help="Python of an environment with TRL")
     parser.add_argument("--peer-steps", type=int, help="steps of the peer, when fewer than --steps")
@@ -60,9 +69,13 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if arguments.peer and arguments.peer_python is None:
         parser.error("TRL lives in an environment of its own: give its Python as --peer-python (make .venv-bench/installed makes one)")
-    if min(arguments.steps, arguments.peer_steps or arguments.steps) <= WARMUP_STEPS:
-        parser.error(f"the first {WARMUP_STEPS} steps are not counted, so no step would be left: give more")
+    check_steps(parser, min(arguments.steps, arguments.peer_steps or arguments.steps))
     return arguments
+
+
+def check_steps(parser: argparse.ArgumentParser, steps: int) -> None:
+    if steps <= WARMUP_STEPS:
+        parser.error(f"the first {WARMUP_STEPS} steps are not counted, so no step would be left: give more")
 
 
 def tasks(arguments: argparse.Namespace) -> tuple[Task, Task]:
@@ -71,10 +84,12 @@ def tasks(arguments: argparse.Namespace) -> tuple[Task, Task]:
         model=arguments.model.absolute(),
         steps=arguments.steps,
         few_shot=arguments.few_shot,
+        seed=arguments.seed,
+        held_out_rollouts=arguments.held_out_rollouts,
         headrace_precision=arguments.headrace_precision,
         trl_precision=arguments.trl_precision,
     )
-    return task, Task(**{**asdict(task), "steps": arguments.peer_steps or arguments.steps})
+    return task, replace(task, steps=arguments.peer_steps or arguments.steps)
 
 
 def summarize(runs: Mapping[str, Sequence[TrainingRun]], task: Task, peer_task: Task) -> dict[str, object]:
@@ -90,7 +105,12 @@ def summarize(runs: Mapping[str, Sequence[TrainingRun]], task: Task, peer_task: 
         "sides": sides,
         "ratios_to_trl": ratios,
         "peers": {side: of_side[0].versions for side, of_side in runs.items() if side == "trl"},
-        "settings": {**asdict(task), "model": task.model.name, "peer_steps": peer_task.steps},
+        "settings": {
+            **asdict(task),
+            "model": task.model.name,
+            "peer_steps": peer_task.steps,
+            "trl_rows_per_pass": peer_task.trl_rows_per_pass,
+        },
     }
 
 
@@ -98,6 +118,7 @@ def summary_of(runs: Sequence[TrainingRun], completions_per_step: int, *, steps:
     """Medians over the repeats, rates of the first so many steps, and every repeat's curve."""
     seconds = statistics.median(seconds_per_step(run.steps[:steps]) for run in runs)
     reached = [seconds_to_goal(run.steps) for run in runs]
+    accuracies = [run.held_out_accuracy for run in runs if run.held_out_accuracy is not None]
     return {
         "seconds_per_step": rounded(seconds),
         "completions_per_second": rounded(completions_per_step / seconds),
@@ -106,6 +127,8 @@ def summary_of(runs: Sequence[TrainingRun], completions_per_step: int, *, steps:
         ),
         "reward_first_steps": rounded(statistics.median(mean_reward(run.steps[:RUNNING_MEAN]) for run in runs)),
         "reward_last_steps": rounded(statistics.median(mean_reward(run.steps[-RUNNING_MEAN:]) for run in runs)),
+        "held_out_accuracy": rounded(statistics.median(accuracies)) if accuracies else None,
+        "held_out_accuracies": accuracies,
         "seconds_to_goal": None if None in reached else rounded(statistics.median(reached)),
         "curves": [[{name: rounded(value) for name, value in asdict(step).items()} for step in run.steps] for run in runs],
     }
@@ -136,11 +159,12 @@ def seconds_to_goal(steps: Sequence[TrainedStep]) -> float | None:
 def show(result: Mapping[str, object]) -> None:
     for side, summary in result["sides"].items():
         ratio = result["ratios_to_trl"].get(side)
-        reached = summary["seconds_to_goal"]
+        reached, accuracy = summary["seconds_to_goal"], summary["held_out_accuracy"]
         print(
             f"{side:>9}: {summary['seconds_per_step']:.2f} s a step, {summary['completions_per_second']:.2f} completions/s, "
             f"reward {summary['reward_first_steps']:.2f} to {summary['reward_last_steps']:.2f}, "
-            f"{GOAL} after {'—' if reached is None else f'{reached:.0f} s'}" + (f", {ratio:.1f} x TRL" if ratio else "")
+            f"held-out {'—' if accuracy is None else f'{accuracy:.2f}'}, {GOAL} after {'—' if reached is None else f'{reached:.0f} s'}"
+            + (f", {ratio:.1f} x TRL" if ratio else "")
         )
 
 

@@ -21,7 +21,7 @@ def grouped_rows(
             # What a random model says of a token, so that ratios are near 1 where the model is random, and clipped elsewhere.
             logprobs=np.full(length, -np.log(vocabulary), np.float32),
             versions=np.full(length, version, np.int32),
-            advantage=float(draw.normal()),
+            advantages=np.full(length, draw.normal(), np.float32),
         )
 
     def row(group_id: int) -> SharedPromptRow:

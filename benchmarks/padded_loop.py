@@ -58,5 +58,6 @@ def clipped_surrogate(logprobs: Sequence[Tensor], part: Sequences) -> Tensor:
     for of_sample, (_, sample) in zip(logprobs, part, strict=True):
         ratio = (of_sample - torch.from_numpy(sample.logprobs)).exp()
         clipped = ratio.clamp(1 - EPSILON, 1 + EPSILON)
-        losses.append(-torch.minimum(ratio * sample.advantage, clipped * sample.advantage).sum())
+        advantages = torch.from_numpy(sample.advantages)
+        losses.append(-torch.minimum(ratio * advantages, clipped * advantages).sum())
     return torch.stack(losses).sum()

@@ -5,7 +5,9 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from headrace.config.training import AlgorithmSection, BehaviourProximal, ProximalPolicy, TrainingSection
+from headrace.config.algorithm import AlgorithmSection
+from headrace.config.named_algorithms import AlgorithmName
+from headrace.config.training import TrainingSection
 from headrace.training.policy_trainer import PolicyTrainer
 
 AUTOCAST = torch.bfloat16
@@ -19,14 +21,14 @@ def policy_trainer(
     model: PreTrainedModel,
     *,
     token_budget: int,
-    proximal: ProximalPolicy | None = None,
+    algorithm: AlgorithmName = "grpo",
     num_minibatches: int = 1,
     autocast_dtype: torch.dtype | None = AUTOCAST,
 ) -> PolicyTrainer:
-    """A trainer that takes the model over; its proximal policy is `behaviour` unless told otherwise."""
+    """A trainer that takes the model over."""
     return PolicyTrainer(
         model,
-        algorithm=AlgorithmSection(proximal=proximal or BehaviourProximal(), num_minibatches=num_minibatches),
+        algorithm=AlgorithmSection(name=algorithm, denominator="tokens", num_minibatches=num_minibatches),
         training=TrainingSection(learning_rate=1e-6, token_budget=token_budget),
         temperature=1.0,
         max_completion_length=64,

@@ -29,9 +29,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parse_arguments(argv)
     model = str(resolve(arguments.model))
     planned = commands(model, arguments)
-    results = run_benchmarks({name: planned[name] for name in arguments.only or planned})
-    write_results(kept_results(arguments) | results, arguments.results)
-    sys.exit(1 if any("error" in result for result in results.values()) else 0)
+    results = kept_results(arguments)
+    names = arguments.only or list(planned)
+    for number, name in enumerate(names, 1):
+        print(f"\n== {name} ({number} of {len(names)}), {time.strftime('%H:%M')}", flush=True)
+        results[name] = run_benchmark(planned[name])
+        # After each, so that what comes later can lose nothing.
+        write_results(results, arguments.results)
+    show_targets(results)
+    sys.exit(1 if any("error" in results[name] for name in names) else 0)
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -40,8 +46,10 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", default="SmolLM2-135M-Instruct", help="a packaged model, or a Hugging Face model folder")
     parser.add_argument("--trl-python", help="Python of an environment with TRL")
     parser.add_argument("--vllm-python", help="Python of an environment with vLLM")
-    parser.add_argument("--steps", type=int, default=20, help="training steps of both sides of the end-to-end benchmark")
-    parser.add_argument("--few-shot-steps", type=int, default=5, help="TRL's training steps on the longer prompts")
+    parser.add_argument("--decode-runs", type=int, default=3, help="how often the decoding engines take turns")
+    parser.add_argument("--steps", type=int, default=10, help="training steps of both sides of the end-to-end benchmark")
+    parser.add_argument("--seeds", type=int, default=2, help="runs of each side of the end-to-end benchmark, each with a seed of its own")
+    parser.add_argument("--few-shot-steps", type=int, default=3, help="training steps of both sides on the longer prompts")
     parser.add_argument("--only", nargs="+", choices=names, help="run these; the file keeps the others' results")
     parser.add_argument("--results", type=Path, default=RESULTS)
     return parser.parse_args(argv)
@@ -59,13 +67,14 @@ def commands(model: str, arguments: argparse.Namespace) -> dict[str, list[str]]:
     modes = ["--peer", "vllm", "--peer", "vllm-defaults"]
     vllm = [*modes, "--peer-python", arguments.vllm_python] if arguments.vllm_python else []
     trl = ["--peer", "trl", "--peer-python", arguments.trl_python] if arguments.trl_python else []
-    few_shot = ["--few-shot", "20", "--steps", "10", "--peer-steps", str(arguments.few_shot_steps)]
+    runs = ["--steps", str(arguments.steps), "--repeats", str(arguments.seeds)]
+    few_shot = ["--few-shot", "20", "--steps", str(arguments.few_shot_steps), "--schedules", "async", "--held-out-rollouts", "0"]
     return {
         "controller": [script("controller")],
-        "decode": [script("decode"), "--model", model, "--peer", "transformers", *vllm],
-        "training": [script("training"), "--model", model],
+        "decode": [script("decode"), "--model", model, "--runs", str(arguments.decode_runs), "--peer", "transformers", *vllm],
+        "training": [script("training"), "--model", model, "--runs", "2"],
         "schedules": [script("schedules"), "--model", model],
-        "end_to_end": [script("end_to_end"), "--model", model, "--steps", str(arguments.steps), *trl],
+        "end_to_end": [script("end_to_end"), "--model", model, *runs, *trl],
         "end_to_end_few_shot": [script("end_to_end"), "--model", model, *few_shot, *trl],
     }
 
@@ -74,18 +83,14 @@ def script(name: str) -> str:
     return str(HERE / f"{name}.py")
 
 
-def run_benchmarks(planned: Mapping[str, Sequence[str]]) -> dict[str, dict[str, object]]:
-    """The object that each printed last, or its error; what it prints before is shown as it comes."""
-    results: dict[str, dict[str, object]] = {}
-    for name, command in planned.items():
-        print(f"\n== {name}", flush=True)
-        before, start = load_average(), time.perf_counter()
-        results[name] = run_benchmark(command)
-        results[name] |= {"wall_seconds": round(time.perf_counter() - start), "load_average_before": before}
-    return results
-
-
 def run_benchmark(command: Sequence[str]) -> dict[str, object]:
+    """The object that it printed last, or its error; what it prints before is shown as it comes."""
+    before, start = load_average(), time.perf_counter()
+    result = result_of(command)
+    return result | {"wall_seconds": round(time.perf_counter() - start), "load_average_before": before}
+
+
+def result_of(command: Sequence[str]) -> dict[str, object]:
     process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     limit = threading.Timer(SECONDS_A_BENCHMARK, process.kill)
@@ -105,12 +110,19 @@ def run_benchmark(command: Sequence[str]) -> dict[str, object]:
 
 def write_results(results: Mapping[str, dict[str, object]], path: Path) -> None:
     """Everything in one file: machine, numbers, targets and whether they are met."""
-    targets = check_targets(results)
-    whole = {"finished": time.strftime("%Y-%m-%d %H:%M"), "machine": machine_facts(), "targets": targets, "benchmarks": results}
+    whole = {
+        "finished": time.strftime("%Y-%m-%d %H:%M"),
+        "machine": machine_facts(),
+        "targets": check_targets(results),
+        "benchmarks": results,
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"\nresults: {path}")
-    for target in targets:
+    print(f"results so far: {path}", flush=True)
+
+
+def show_targets(results: Mapping[str, dict[str, object]]) -> None:
+    for target in check_targets(results):
         outcome = {True: "met", False: "MISSED", None: "not measured"}[target["met"]]
         print(f"{outcome:>12}  {target['name']}: {target['found']} ({target['bound']} {target['wanted']:g})")
 

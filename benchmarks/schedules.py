@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from end_to_end import WARMUP_STEPS, seconds_per_step
+from end_to_end import WARMUP_STEPS, check_steps, seconds_per_step
 from interleaving import rounded
 from machine import machine_facts
 from training_runs import SCHEDULES, Task, TrainingRun, run_headrace
@@ -44,8 +44,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
     arguments = parser.parse_args(argv)
-    if arguments.steps <= WARMUP_STEPS:
-        parser.error(f"the first {WARMUP_STEPS} steps are not counted, so no step would be left: give more")
+    check_steps(parser, arguments.steps)
     return arguments
 
 

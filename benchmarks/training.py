@@ -34,7 +34,7 @@ from policy_trainers import AUTOCAST, load_policy, policy_trainer
 from prompt_sharing import model_cost, predicted_speedup
 from transformers import AutoTokenizer, PreTrainedModel
 
-from headrace.config.training import AlgorithmSection, BehaviourProximal, LoglinearProximal, RecomputeProximal, TrainingSection
+from headrace.config.named_algorithms import AlgorithmName
 from headrace.rollout.embedded_engine import EmbeddedEngine
 from headrace.rollout.linears import packs_bfloat16
 from headrace.training.local_trainer import LocalTrainer
@@ -48,7 +48,8 @@ COMPLETION = 64
 """Tokens of each completion behind the longer prompts."""
 MINIBATCHES = 2
 """With a single update a step, `recompute` has nothing to recompute: the proximal policy is the present one."""
-PROXIMALS = {"behaviour": BehaviourProximal(), "recompute": RecomputeProximal(), "loglinear": LoglinearProximal()}
+PROXIMALS: dict[str, AlgorithmName] = {"behaviour": "grpo", "recompute": "areal", "loglinear": "a3po"}
+"""The algorithm that has each choice of the proximal policy."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -71,7 +72,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--token-budget", type=int, default=2560, help="tokens of a pass, padding included, on both sides")
     parser.add_argument("--prompt-lengths", type=int, nargs="+", default=[50, 500, 2000])
-    parser.add_argument("--memory-groups", type=int, nargs="+", default=[8, 16, 32])
+    parser.add_argument("--memory-groups", type=int, nargs="+", default=[4, 8, 16])
     parser.add_argument("--memory-token-budget", type=int, default=384)
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
     return parser.parse_args(argv)
@@ -158,9 +159,9 @@ def measure_proximal(arguments: argparse.Namespace) -> dict[str, object]:
 
     steps = {
         name: step_of(
-            policy_trainer(copy.deepcopy(model), token_budget=arguments.token_budget, proximal=proximal, num_minibatches=MINIBATCHES)
+            policy_trainer(copy.deepcopy(model), token_budget=arguments.token_budget, algorithm=algorithm, num_minibatches=MINIBATCHES)
         )
-        for name, proximal in PROXIMALS.items()
+        for name, algorithm in PROXIMALS.items()
     }
     interleaved(steps, runs=1)
     seconds = interleaved(steps, runs=arguments.runs)
@@ -203,16 +204,8 @@ def measure_publish(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def make_trainer(model: PreTrainedModel, arguments: argparse.Namespace) -> LocalTrainer:
-    return LocalTrainer(
-        model,
-        algorithm=AlgorithmSection(),
-        training=TrainingSection(),
-        temperature=1.0,
-        max_completion_length=COMPLETION,
-        total_steps=1000,
-        threads=nullcontext(lambda: arguments.threads),
-        autocast_dtype=AUTOCAST,
-    )
+    trainer = policy_trainer(model, token_budget=arguments.token_budget)
+    return LocalTrainer(trainer, threads=nullcontext(lambda: arguments.threads))
 
 
 def make_engine(model: PreTrainedModel, arguments: argparse.Namespace) -> EmbeddedEngine:

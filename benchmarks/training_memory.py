@@ -14,7 +14,6 @@ import torch
 from grouped_samples import grouped_rows, micro_batches
 from policy_trainers import load_policy, policy_trainer
 
-from headrace.config.training import LoglinearProximal
 from headrace.telemetry.memory import peak_resident_bytes
 
 
@@ -27,7 +26,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     model = load_policy(arguments.model)
-    trainer = policy_trainer(model, token_budget=arguments.token_budget, proximal=LoglinearProximal())
+    trainer = policy_trainer(model, token_budget=arguments.token_budget, algorithm="a3po")
     rows = grouped_rows(groups=arguments.groups, rollouts=8, prompt_length=45, shortest=8, longest=32, vocabulary=model.config.vocab_size)
     for version in range(2):
         for micro_batch in micro_batches(rows, version=version, token_budget=arguments.token_budget):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from addition import addition_rows, write_rows
+from addition import NUM_HELD_OUT, addition_rows, write_rows
 from peer_process import peer_environment
 
 from headrace.errors import PartDiedError, StalledError
@@ -21,9 +21,12 @@ SCHEDULES: Mapping[str, dict[str, object]] = {
     "periodic": {"type": "periodic"},
     "async": {"type": "async", "max_staleness": 1},
 }
+HEADRACE = (sys.executable, "-m", "headrace")
 TRL_WORKER = Path(__file__).parent / "peers" / "trl_grpo.py"
 SECONDS_A_STEP = 600
 """Limit of a run: this, times its steps."""
+LONG_PROMPT_ROWS = 16
+"""Rows of a pass of TRL when prompts are long: 64 rows of 480 tokens take more than 24 GiB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,8 @@ class Task:
     max_completion_length: int = 32
     learning_rate: float = 1e-5
     seed: int = 0
+    held_out_rollouts: int = 0
+    """Completions of each held-out row, drawn from the trained policy; 0 leaves the evaluation out."""
     headrace_precision: str = "auto"
     """`auto`: bfloat16 arithmetic where the processor is fast at it, float32 weights. Or `float32`."""
     trl_precision: str = "float32"
@@ -47,6 +52,11 @@ class Task:
     @property
     def completions_per_step(self) -> int:
         return self.prompts_per_step * self.num_generations
+
+    @property
+    def trl_rows_per_pass(self) -> int:
+        """Completions of a forward and backward pass; TRL accumulates the gradients of a step's passes."""
+        return LONG_PROMPT_ROWS if self.few_shot else self.completions_per_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +76,8 @@ class TrainingRun:
     """A finished run."""
 
     steps: Sequence[TrainedStep]
+    held_out_accuracy: float | None = None
+    """Of the trained policy, at temperature 1."""
     metrics: Sequence[Mapping[str, Any]] = ()
     """headrace's own row of each step."""
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -76,16 +88,31 @@ def run_headrace(task: Task, schedule: str) -> TrainingRun:
     """`headrace train` on a recipe, as a user runs it."""
     with tempfile.TemporaryDirectory(prefix="headrace-benchmark-") as name:
         folder = Path(name)
-        write_rows(addition_rows(few_shot=task.few_shot, seed=task.seed), folder / "rows.jsonl")
-        (folder / "recipe.toml").write_text(tomli_w.dumps(recipe_of(task, schedule, folder)), encoding="utf-8")
-        run(f"headrace ({schedule})", [sys.executable, "-m", "headrace", "train", str(folder / "recipe.toml")], task)
+        recipe = write_task(task, schedule, folder)
+        run_recipe(recipe, name=f"headrace ({schedule})", steps=task.steps)
         rows = [row for row in read_metrics(folder / "run" / "metrics.jsonl") if "time/step" in row]
+        accuracy = held_out_accuracy(task, folder / "run" / "final", folder)
     began = rows[0]["time"] - rows[0]["time/step"]
     steps = [
         TrainedStep(time=row["time"] - began, seconds=row["time/step"], reward=row["reward"], mean_length=row["completions/mean_length"])
         for row in rows
     ]
-    return TrainingRun(steps=steps, metrics=rows)
+    return TrainingRun(steps=steps, held_out_accuracy=accuracy, metrics=rows)
+
+
+def run_recipe(recipe: Path, *, name: str, steps: int) -> None:
+    """`headrace train` in a process of its own."""
+    run(name, [*HEADRACE, "train", str(recipe)], steps=steps)
+
+
+def write_task(task: Task, schedule: str, folder: Path) -> Path:
+    """Write the rows and the recipe; returns the recipe."""
+    rows = addition_rows(few_shot=task.few_shot, seed=task.seed)
+    write_rows(rows.train, folder / "train.jsonl")
+    write_rows(rows.held_out, folder / "held_out.jsonl")
+    recipe = folder / "recipe.toml"
+    recipe.write_text(tomli_w.dumps(recipe_of(task, schedule, folder)), encoding="utf-8")
+    return recipe
 
 
 def recipe_of(task: Task, schedule: str, folder: Path) -> dict[str, dict[str, object]]:
@@ -96,13 +123,13 @@ def recipe_of(task: Task, schedule: str, folder: Path) -> dict[str, dict[str, ob
     return {
         "run": {"output_dir": str(folder / "run"), "seed": task.seed},
         "model": {"name_or_path": str(task.model)},
-        "data": {"source": {"type": "file", "path": str(folder / "rows.jsonl")}, "max_prompt_length": 1024},
+        "data": {"source": {"type": "file", "path": str(folder / "train.jsonl")}, "max_prompt_length": 1024},
         "rewards": {"functions": [{"type": "exact_number"}]},
         "sampling": {"max_completion_length": task.max_completion_length},
         "schedule": SCHEDULES[schedule],
         "algorithm": {
+            **({"name": "a3po"} if asynchronous else {"name": "grpo", "denominator": "tokens"}),
             "num_generations": task.num_generations,
-            "proximal": {"type": "loglinear" if asynchronous else "behaviour"},
         },
         "training": {
             "prompts_per_step": task.prompts_per_step,
@@ -117,18 +144,34 @@ def recipe_of(task: Task, schedule: str, folder: Path) -> dict[str, dict[str, ob
     }
 
 
+def held_out_accuracy(task: Task, model: Path, folder: Path) -> float | None:
+    """Share of right answers to the held-out rows at temperature 1, by `headrace eval`, whoever trained the model."""
+    if not task.held_out_rollouts:
+        return None
+    settings = [
+        f"data.source.path={folder / 'held_out.jsonl'}",
+        f"data.held_out={NUM_HELD_OUT - 1}",
+        "evaluation.temperature=1.0",
+        f"evaluation.num_rollouts={task.held_out_rollouts}",
+    ]
+    shown = run("headrace eval", [*HEADRACE, "eval", str(folder / "recipe.toml"), *settings, "--model", str(model)], steps=1)
+    return float(dict(line.split() for line in shown.splitlines())["eval/reward"])
+
+
 def run_trl(task: Task, python: Path) -> TrainingRun:
     """TRL's GRPOTrainer in the environment of `python`."""
     with tempfile.TemporaryDirectory(prefix="headrace-benchmark-") as name:
-        rows = Path(name) / "rows.jsonl"
-        write_rows(addition_rows(few_shot=task.few_shot, seed=task.seed), rows)
-        settings = json.dumps({**asdict(task), "model": None})
-        command = [str(python), str(TRL_WORKER), "--model", str(task.model), "--rows", str(rows), "--settings", settings]
-        versions, *steps = map(json.loads, run("TRL", command, task).splitlines())
-    return TrainingRun(steps=[TrainedStep(**step) for step in steps], versions=versions)
+        folder = Path(name)
+        write_task(task, "sync", folder)
+        settings = {**asdict(task), "model": str(task.model), "rows_per_pass": task.trl_rows_per_pass}
+        files = ["--rows", str(folder / "train.jsonl"), "--trained", str(folder / "trained")]
+        command = [str(python), str(TRL_WORKER), *files, "--settings", json.dumps(settings)]
+        versions, *steps = map(json.loads, run("TRL", command, steps=task.steps).splitlines())
+        accuracy = held_out_accuracy(task, folder / "trained", folder)
+    return TrainingRun(steps=[TrainedStep(**step) for step in steps], held_out_accuracy=accuracy, versions=versions)
 
 
-def run(name: str, command: Sequence[str], task: Task) -> str:
+def run(name: str, command: Sequence[str], *, steps: int) -> str:
     """Standard output of a process.
 
     Raises:
@@ -136,11 +179,11 @@ def run(name: str, command: Sequence[str], task: Task) -> str:
         StalledError: It took longer than `SECONDS_A_STEP` a step.
     """
     environment = {**peer_environment(), "HF_HUB_OFFLINE": "1"}
-    limit = SECONDS_A_STEP * (task.steps + 1)
+    limit = SECONDS_A_STEP * (steps + 1)
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=limit)
     except subprocess.TimeoutExpired as error:
-        raise StalledError(f"{name} did not train {task.steps} steps within {limit} s; give fewer steps or a smaller model") from error
+        raise StalledError(f"{name} did not train {steps} steps within {limit} s; give fewer steps or a smaller model") from error
     if done.returncode:
         raise PartDiedError(f"{name} ended with exit code {done.returncode}; its output ends with:\n{(done.stdout + done.stderr)[-4000:]}")
     return done.stdout

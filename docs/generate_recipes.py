@@ -42,13 +42,15 @@ def _section(name: str, field: FieldInfo) -> Iterator[str]:
     if len(models) == 1:
         yield from _keys(models[0], name)
         return
-    yield f"One of {len(models)} types; without this section it is {_toml(type_of(type(field.default)))}.\n"
+    without = "there is none" if field.default is None else f"it is {_toml(type_of(type(field.default)))}"
+    yield f"One of {len(models)} types; without this section {without}.\n"
     for model in models:
         yield from _alternative(model, name)
 
 
 def _alternative(model: type[BaseModel], key: str) -> Iterator[str]:
-    yield f'### {key} of type "{type_of(model)}"\n'
+    name = type_of(model)
+    yield f"### {key}\n" if name is None else f'### {key} of type "{name}"\n'
     yield from _keys(model, key)
 
 
@@ -73,7 +75,8 @@ def _value(field: FieldInfo) -> str:
 
 def _kind(annotation: Any) -> str:
     if models := _models_in(annotation):
-        kind = f"table of type {', '.join(_toml(type_of(model)) for model in models)}"
+        types = [_toml(name) for model in models if (name := type_of(model)) is not None]
+        kind = f"table of type {', '.join(types)}" if types else "table"
         return f"list, each a {kind}" if get_origin(annotation) is list else kind
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:

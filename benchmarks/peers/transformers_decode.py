@@ -6,44 +6,36 @@ It samples without returning log-probabilities, which `generate` would keep as t
 """
 
 import argparse
-import json
-import sys
-import time
+from functools import partial
 
 import torch
 import transformers
 from transformers import AutoModelForCausalLM
+from worker import answer_lines, parser, private_stdout
 
 
 def main() -> None:
     arguments = parse_arguments()
+    answers = private_stdout()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=getattr(torch, arguments.dtype)).to(arguments.device).eval()
     # Nothing ends a completion early, and nothing has to be checked for it.
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
-    generate(model, arguments, sequences=2)
-    print(json.dumps({"transformers": transformers.__version__}), flush=True)
-    for line in sys.stdin:
-        start = time.perf_counter()
-        generate(model, arguments, sequences=int(line))
-        print(json.dumps({"seconds": time.perf_counter() - start}), flush=True)
+    generate(model, arguments, 2)
+    answer_lines(partial(generate, model, arguments), {"transformers": transformers.__version__}, answers)
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--prompt-ids", type=int, nargs="+", required=True)
-    parser.add_argument("--new-tokens", type=int, required=True)
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=0)
-    return parser.parse_args()
+    own = parser(__doc__)
+    own.add_argument("--device", default="cpu")
+    own.add_argument("--threads", type=int, default=0)
+    return own.parse_args()
 
 
 @torch.inference_mode()
-def generate(model, arguments: argparse.Namespace, *, sequences: int) -> None:
+def generate(model, arguments: argparse.Namespace, sequences: int) -> None:
     prompts = torch.tensor([arguments.prompt_ids] * sequences, device=arguments.device)
     found = model.generate(
         prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=arguments.new_tokens, do_sample=True, temperature=1.0, top_k=0

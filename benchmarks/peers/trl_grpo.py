@@ -1,14 +1,13 @@
 """TRL's GRPOTrainer on rows of a file: prints its versions, and a JSON line for each step with the seconds since training began.
 
-    python trl_grpo.py --model DIR --rows rows.jsonl --settings '{"steps": 20, ...}'
+    python trl_grpo.py --rows rows.jsonl --trained DIR --settings '{"model": "DIR", "steps": 20, ...}'
 
 Runs in an environment with TRL, without headrace. Rows are `{"prompt": [messages], "answer": "12"}`; a completion is
-rewarded when the last number in it is the answer.
+rewarded when the last number in it is the answer. The trained model is saved in `--trained`.
 """
 
 import argparse
 import json
-import os
 import re
 import sys
 import tempfile
@@ -20,28 +19,31 @@ import trl
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
+from worker import private_stdout
 
 NUMBER = re.compile(r"-?\d+")
 
 
 def main() -> None:
     arguments = parse_arguments()
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # What TRL prints is not an answer.
+    answers = private_stdout()
     settings = json.loads(arguments.settings)
     with open(arguments.rows, encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
+    tokenizer = AutoTokenizer.from_pretrained(settings["model"], padding_side="left")
     steps = StepLog()
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
-            model=AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32),
-            processing_class=AutoTokenizer.from_pretrained(arguments.model, padding_side="left"),
+            model=AutoModelForCausalLM.from_pretrained(settings["model"], dtype=torch.float32),
+            processing_class=tokenizer,
             reward_funcs=last_number_is_right,
             args=grpo_config(settings, folder),
             train_dataset=Dataset.from_list(rows),
             callbacks=[steps],
         )
         trainer.train()
+    trainer.model.save_pretrained(arguments.trained)
+    tokenizer.save_pretrained(arguments.trained)
     print(json.dumps({"trl": trl.__version__, "transformers": transformers.__version__, "torch": torch.__version__}), file=answers)
     for row in step_rows(steps.times, trainer.state.log_history):
         print(json.dumps(row), file=answers, flush=True)
@@ -49,17 +51,20 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True)
     parser.add_argument("--rows", required=True)
+    parser.add_argument("--trained", required=True)
     parser.add_argument("--settings", required=True, help="JSON: the numbers that both sides train with")
     return parser.parse_args()
 
 
 def grpo_config(settings: dict, folder: str) -> GRPOConfig:
+    """A step's completions are generated at once, by one policy, whatever the number of passes: `steps_per_generation` follows them."""
+    rows_per_pass = settings["rows_per_pass"]
     return GRPOConfig(
         output_dir=folder,
         max_steps=settings["steps"],
-        per_device_train_batch_size=settings["prompts_per_step"] * settings["num_generations"],
+        per_device_train_batch_size=rows_per_pass,
+        gradient_accumulation_steps=settings["prompts_per_step"] * settings["num_generations"] // rows_per_pass,
         num_generations=settings["num_generations"],
         max_completion_length=settings["max_completion_length"],
         learning_rate=settings["learning_rate"],

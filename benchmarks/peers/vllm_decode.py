@@ -6,11 +6,10 @@ Runs in an environment with vLLM, without headrace. The first line it prints say
 """
 
 import argparse
-import json
 import os
-import sys
-import time
 from collections.abc import Callable
+
+from worker import answer_lines, parser, private_stdout
 
 
 def main() -> None:
@@ -18,29 +17,14 @@ def main() -> None:
     answers = private_stdout()
     generate, facts = load(arguments)
     generate(min(8, arguments.max_sequences))
-    print(json.dumps(facts), file=answers, flush=True)
-    for line in sys.stdin:
-        start = time.perf_counter()
-        generate(int(line))
-        print(json.dumps({"seconds": time.perf_counter() - start}), file=answers, flush=True)
+    answer_lines(generate, facts, answers)
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--prompt-ids", type=int, nargs="+", required=True)
-    parser.add_argument("--new-tokens", type=int, required=True)
-    parser.add_argument("--max-sequences", type=int, required=True)
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
-    parser.add_argument("--eager", action="store_true", help="without compilation: starts in seconds instead of minutes")
-    return parser.parse_args()
-
-
-def private_stdout():
-    """The real stdout; what libraries print goes to stderr from here on."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    return answers
+    own = parser(__doc__)
+    own.add_argument("--max-sequences", type=int, required=True)
+    own.add_argument("--eager", action="store_true", help="without compilation: starts in seconds instead of minutes")
+    return own.parse_args()
 
 
 def load(arguments: argparse.Namespace) -> tuple[Callable[[int], None], dict[str, object]]:

@@ -20,6 +20,7 @@ from headrace.types import (
     MicroBatch,
     Prompt,
     Rollout,
+    RolloutLogprobs,
     RolloutReward,
     StepReport,
 )
@@ -88,6 +89,22 @@ class RewardService(Protocol):
 
     async def close(self) -> None:
         """Stop the workers."""
+        ...
+
+
+class LogprobScorer(Protocol):
+    """Another policy than the one that samples (a teacher, the initial policy), asked what it thinks of rollouts."""
+
+    async def score(self, prompt_ids: Sequence[int], rollouts: Sequence[Rollout]) -> RolloutLogprobs:
+        """The log-probabilities of all sampled tokens of a group, at the temperature that they were sampled with.
+
+        Raises:
+            PartDiedError: The scorer ended, or gives no answer that can be used.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Stop; calls under way fail."""
         ...
 
 

@@ -110,12 +110,32 @@ class RolloutReward:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RolloutLogprobs:
+    """What another policy than the one that sampled says of a group's rollouts."""
+
+    of_rollouts: tuple[Floats, ...]
+    """Log-probability of each sampled token given the prompt and what precedes it, at the temperature that it was sampled with."""
+    seconds: float
+    """Time that scoring took, waiting not counted."""
+    version: int | None = None
+    """Of the policy that the scorer is a snapshot of; None for any other scorer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScoredGroup:
     """A group whose rollouts are all finished and scored: ready to be trained on."""
 
     group: AdmittedGroup
     rollouts: tuple[Rollout, ...]
     rewards: tuple[RolloutReward, ...]
+    teacher_logprobs: tuple[Floats, ...] | None = None
+    """What the teacher gives each rollout's tokens; None without one."""
+    reference_logprobs: tuple[Floats, ...] | None = None
+    """What the initial policy gives them, where rewards depend on it; None elsewhere."""
+    teacher_version: int | None = None
+    """Of the policy that the teacher is a snapshot of; None for any other teacher."""
+    scoring_seconds: float = 0.0
+    """Time that teacher and reference took, waiting not counted."""
 
     def __post_init__(self) -> None:
         assert len(self.rollouts) == len(self.rewards), (len(self.rollouts), len(self.rewards))
@@ -138,7 +158,10 @@ class Sample:
     completion_ids: Ints
     logprobs: Floats
     versions: Ints
-    advantage: float
+    advantages: Floats
+    """Of each token; with a critic, what is earned at each token, from which the trainer makes advantages."""
+    shadow_advantages: Mapping[str, Floats | None] = field(default_factory=dict[str, Floats | None])
+    """By the names of algorithms that are only compared with; None where that one would leave the sample out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -170,11 +193,13 @@ class MicroBatch:
     rank: int = 0
     """The trainer rank that computes it."""
     rows: tuple[SharedPromptRow, ...]
+    shadow_rows: tuple[SharedPromptRow, ...] = ()
+    """Of samples that only algorithms that are compared with would train on."""
 
     @property
     def oldest_version(self) -> int:
-        """Version of the oldest token that it trains on: what staleness is counted from."""
-        return min(int(sample.versions.min()) for row in self.rows for sample in row.samples)
+        """Version of its oldest token: what staleness is counted from."""
+        return min(int(sample.versions.min()) for row in (*self.rows, *self.shadow_rows) for sample in row.samples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.algorithms.corrections import token_masked
 from headrace.algorithms.diagnostics import measure
-from headrace.algorithms.losses import LossTokens, decoupled_ppo_loss, ppo_loss
-from headrace.algorithms.proximal import masked_behaviour_weights
+from headrace.algorithms.losses import LossTokens, policy_loss
+from headrace.algorithms.surrogates import clipped
 
-CLIP = {"epsilon": 0.2, "epsilon_high": 0.2}
+CLIP = partial(clipped, epsilon=0.2, epsilon_high=0.2)
 
 
 def tokens_of(importance, advantages=None, mask=None):
@@ -22,12 +23,17 @@ def tokens_of(importance, advantages=None, mask=None):
         advantages=torch.ones(count) if advantages is None else torch.tensor(advantages),
         weights=torch.ones(count),
         mask=torch.ones(count, dtype=torch.bool) if mask is None else torch.tensor(mask),
+        sequence_index=torch.zeros(count, dtype=torch.long),
     )
+
+
+def ordinary_loss(tokens):
+    return policy_loss(tokens, proximal_logprobs=tokens.behaviour_logprobs, surrogate=CLIP)
 
 
 def metrics_of(tokens, staleness=None):
     staleness = torch.zeros(len(tokens.mask), dtype=torch.int32) if staleness is None else torch.tensor(staleness)
-    return measure(tokens, ppo_loss(tokens, **CLIP), staleness=staleness).metrics()
+    return measure(tokens, ordinary_loss(tokens), staleness=staleness).metrics()
 
 
 def test_metrics_by_hand():
@@ -42,9 +48,8 @@ def test_metrics_by_hand():
 
 def test_the_cap_shows_in_the_weights_and_not_in_the_effective_sample_size():
     tokens = tokens_of([8.0, 1.0, 1.0], mask=[True, True, False])
-    capped = decoupled_ppo_loss(
-        tokens, proximal_logprobs=tokens.logprobs, capped_weights=partial(masked_behaviour_weights, cap=5.0), **CLIP
-    )
+    correction = partial(token_masked, low=0.0, high=5.0)
+    capped = policy_loss(tokens, proximal_logprobs=tokens.logprobs, surrogate=CLIP, correction=correction)
     metrics = measure(tokens, capped, staleness=torch.tensor([2, 2, 2])).metrics()
     assert metrics["behaviour_weight/beyond_cap"] == 0.5
     assert metrics["behaviour_weight/mean"] == pytest.approx(0.5)
@@ -80,8 +85,8 @@ def test_totals_of_parts_add_up_to_the_total_of_the_whole(cut):
         (replace(whole, **{field.name: getattr(whole, field.name)[where] for field in fields(whole)}), staleness[where])
         for where in (slice(None, cut), slice(cut, None))
     ]
-    first, second = (measure(part, ppo_loss(part, **CLIP), staleness=ages) for part, ages in parts)
-    assert (first + second).metrics() == pytest.approx(measure(whole, ppo_loss(whole, **CLIP), staleness=staleness).metrics(), rel=1e-6)
+    first, second = (measure(part, ordinary_loss(part), staleness=ages) for part, ages in parts)
+    assert (first + second).metrics() == pytest.approx(measure(whole, ordinary_loss(whole), staleness=staleness).metrics(), rel=1e-6)
 
 
 @pytest.mark.parametrize("garbage", [math.nan, math.inf])

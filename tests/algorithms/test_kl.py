@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.algorithms.kl import k1, k2, k3
+from headrace.algorithms.kl import k1, k2, k3, unbiased_kl
+from headrace.algorithms.token_advantages import reverse_kl_advantages
 
 
 def policies():
@@ -67,3 +68,42 @@ def test_gradients_agree_with_finite_differences(estimator):
     log_p = torch.tensor([-0.1, -1.0, -4.0], dtype=torch.float64, requires_grad=True)
     log_q = torch.tensor([-0.5, -1.0, -2.0], dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda logprobs: estimator(logprobs, log_q), (log_p,))
+
+
+def third_policy():
+    return torch.tensor([0.7, 0.2, -1.1], dtype=torch.float64).log_softmax(-1)
+
+
+def test_the_unbiased_estimator_is_it_in_value_and_gradient_whoever_sampled():
+    """E under another sampler of (p / sampler) · k3, enumerated."""
+    p_logits, q_logits = policies()
+    p_logits.requires_grad_()
+    p, q, sampler = p_logits.log_softmax(-1), q_logits.log_softmax(-1), third_policy()
+    expected = (sampler.exp() * unbiased_kl(p, q, sampler)).sum()
+    torch.testing.assert_close(expected, kl(p, q))
+    (gradient,) = torch.autograd.grad(expected, p_logits)
+    torch.testing.assert_close(gradient, true_gradient(kl))
+
+
+def test_without_the_weight_a_stale_sampler_bends_k3():
+    p_logits, q_logits = policies()
+    p, q, sampler = p_logits.log_softmax(-1), q_logits.log_softmax(-1), third_policy()
+    assert (sampler.exp() * k3(p, q)).sum().item() != pytest.approx(kl(p, q).item(), rel=1e-2)
+
+
+def test_a_teachers_advantages_have_the_policy_gradient_of_the_divergence():
+    """-E_p[A ∇ log p] with A from the teacher is ∇ KL(p ‖ teacher), where k1 as a loss has an expected gradient of 0."""
+    p_logits, teacher_logits = policies()
+    p_logits.requires_grad_()
+    p, teacher = p_logits.log_softmax(-1), teacher_logits.log_softmax(-1)
+    advantages = torch.from_numpy(reverse_kl_advantages(p.detach().numpy(), teacher.numpy(), coefficient=1.0))
+    loss = -(p.detach().exp() * advantages * p).sum()
+    (gradient,) = torch.autograd.grad(loss, p_logits)
+    torch.testing.assert_close(gradient, true_gradient(kl), rtol=1e-5, atol=1e-7)
+    assert gradient.tolist() == pytest.approx([0.0679, -0.2604, 0.1924], abs=1e-4)
+
+
+def test_the_unbiased_estimators_gradient_agrees_with_finite_differences():
+    log_p = torch.tensor([-0.1, -1.0, -4.0], dtype=torch.float64, requires_grad=True)
+    log_q, sampler = torch.tensor([-0.5, -1.0, -2.0]).double(), torch.tensor([-0.4, -0.9, -3.0]).double()
+    assert torch.autograd.gradcheck(lambda logprobs: unbiased_kl(logprobs, log_q, sampler), (log_p,))

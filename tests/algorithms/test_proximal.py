@@ -1,13 +1,12 @@
 import math
-from functools import partial
 
 import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headrace.algorithms.proximal import clamped_behaviour_weights, loglinear_proximal_logprobs, masked_behaviour_weights
-from headrace.algorithms.surrogates import clipped_surrogate
+from headrace.algorithms.proximal import loglinear_proximal_logprobs
+from headrace.algorithms.surrogates import clipped
 
 logprob = st.floats(-12.0, 0.0)
 
@@ -39,7 +38,7 @@ def test_a_fresh_token_keeps_its_trust_region():
     """With the paper's choice for staleness 0 (the current policy itself) no token could be clipped."""
     current, behaviour = column(math.log(0.9)), column(math.log(0.5))
     proximal = loglinear_proximal_logprobs(current, behaviour, torch.tensor([0]))
-    surrogate = clipped_surrogate((current - proximal).exp(), column(1.0), epsilon=0.2, epsilon_high=0.2)
+    surrogate = clipped((current - proximal).exp(), current, column(1.0), epsilon=0.2, epsilon_high=0.2)
     assert surrogate.clipped_high.tolist() == [True]
 
 
@@ -49,7 +48,8 @@ def test_staleness_widens_the_clip_range_to_its_power(staleness, log_importance,
     importance = math.exp(log_importance)
     assume(min(abs(importance / low - 1), abs(importance / high - 1)) > 1e-9)
     proximal = loglinear_proximal_logprobs(column(log_importance - 4), column(-4.0), torch.tensor([staleness]))
-    surrogate = clipped_surrogate((column(log_importance - 4) - proximal).exp(), column(advantage), epsilon=0.2, epsilon_high=0.2)
+    current = column(log_importance - 4)
+    surrogate = clipped((current - proximal).exp(), current, column(advantage), epsilon=0.2, epsilon_high=0.2)
     assert surrogate.clipped_low.item() == (importance < low and advantage < 0)
     assert surrogate.clipped_high.item() == (importance > high and advantage > 0)
 
@@ -57,35 +57,3 @@ def test_staleness_widens_the_clip_range_to_its_power(staleness, log_importance,
 def test_loglinear_carries_no_gradient():
     current = column(-1.0, -2.0).requires_grad_()
     assert not loglinear_proximal_logprobs(current, column(-1.5, -1.5), torch.tensor([3, 3])).requires_grad
-
-
-@pytest.mark.parametrize(("weights_of", "beyond", "kept"), [(masked_behaviour_weights, 0.0, False), (clamped_behaviour_weights, 5.0, True)])
-def test_only_weights_above_the_cap_are_treated(weights_of, beyond, kept):
-    wanted = column(0.01, 1.0, 5.0, 5.001, 1e6)
-    result = weights_of(wanted.log(), torch.zeros(5, dtype=torch.float64), cap=5.0 * (1 + 1e-12))
-    assert result.weights.tolist() == pytest.approx([0.01, 1.0, 5.0, beyond, beyond], rel=1e-9)
-    assert result.kept.tolist() == [True, True, True, kept, kept]
-
-
-@pytest.mark.parametrize("weights_of", [masked_behaviour_weights, clamped_behaviour_weights])
-def test_a_weight_equal_to_the_cap_is_kept_unchanged(weights_of):
-    cap = torch.tensor([1.0]).exp().item()
-    result = weights_of(torch.tensor([1.0]), torch.tensor([0.0]), cap=cap)
-    assert (result.weights.tolist(), result.kept.tolist()) == ([cap], [True])
-
-
-@pytest.mark.parametrize("weights_of", [masked_behaviour_weights, clamped_behaviour_weights])
-@given(logprobs=st.lists(st.tuples(st.floats(-200.0, 0.0), st.floats(-200.0, 0.0)), min_size=1, max_size=8), cap=st.floats(1.01, 20.0))
-def test_weights_never_exceed_the_cap_and_carry_no_gradient(weights_of, logprobs, cap):
-    proximal, behaviour = torch.tensor(logprobs).T
-    weights = partial(weights_of, cap=cap)(proximal.requires_grad_(), behaviour).weights
-    assert not weights.requires_grad
-    assert weights.min() >= 0.0
-    assert weights.max() <= cap * (1 + 1e-6)
-
-
-def test_the_expected_weight_under_the_sampler_is_one():
-    generator = torch.Generator().manual_seed(0)
-    proximal, behaviour = torch.randn(2, 7, dtype=torch.float64, generator=generator).log_softmax(-1)
-    weights = clamped_behaviour_weights(proximal, behaviour, cap=1e6).weights
-    assert (behaviour.exp() * weights).sum().item() == pytest.approx(1.0, rel=1e-12)

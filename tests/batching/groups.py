@@ -27,7 +27,9 @@ def scored_group(group_id, rollouts, totals, prompt_length=3):
 
 def trained_group(group_id, lengths, advantages=None, prompt_length=3):
     scored = scored_group(group_id, [rollout(length) for length in lengths], [0.0] * len(lengths), prompt_length)
-    return TrainedGroup(scored=scored, advantages=[1.0] * len(lengths) if advantages is None else advantages)
+    advantages = [1.0] * len(lengths) if advantages is None else advantages
+    of_tokens = [None if each is None else np.full(length, each, np.float32) for each, length in zip(advantages, lengths, strict=True)]
+    return TrainedGroup(scored=scored, advantages=of_tokens)
 
 
 def row(group_id, prompt_length, lengths):
@@ -36,7 +38,7 @@ def row(group_id, prompt_length, lengths):
             completion_ids=np.arange(length, dtype=np.int32),
             logprobs=np.zeros(length, dtype=np.float32),
             versions=np.zeros(length, dtype=np.int32),
-            advantage=float(index),
+            advantages=np.full(length, index, dtype=np.float32),
         )
         for index, length in enumerate(lengths)
     )

@@ -1,6 +1,8 @@
 import subprocess
 import sys
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from batching.groups import trained_group
 from hypothesis import given
@@ -84,3 +86,17 @@ def test_ranks_get_equally_many_micro_batches_of_nearly_equal_tokens():
 def test_a_rank_without_rows_has_empty_micro_batches():
     plan = plan_micro_batches([trained_group(0, [3])], version=0, token_budget=20, num_ranks=2)
     assert sorted((batch.rank, len(batch.rows)) for batch in plan) == [(0, 1), (1, 0)]
+
+
+def test_what_only_shadows_train_on_follows_in_micro_batches_of_its_own():
+    masked = trained_group(3, [4, 2, 5], advantages=[1.0, None, None])
+    shadowed = replace(masked, shadow_advantages={"a": [None, np.ones(2, np.float32), None], "b": [None, None, None]})
+    whole = trained_group(4, [3])
+    plan = plan_micro_batches([shadowed, whole], version=7, token_budget=20)
+    assert shape(plan[:-1]) == shape(plan_micro_batches([masked, whole], version=7, token_budget=20))
+    assert plan[-1].rows == ()
+    [row] = plan[-1].shadow_rows
+    [sample] = row.samples
+    assert (row.group_id, len(sample.completion_ids), sample.advantages.tolist()) == (3, 2, [0.0, 0.0])
+    assert sample.shadow_advantages["b"] is None
+    assert plan[-1].oldest_version == 0

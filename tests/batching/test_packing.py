@@ -68,7 +68,9 @@ def test_every_sample_is_packed_once_within_the_budget(rows, budget):
 
     def names(parts):
         return sorted(
-            (part.group_id, sample.advantage, len(sample.completion_ids), part.prompt_ids) for part in parts for sample in part.samples
+            (part.group_id, float(sample.advantages[0]), len(sample.completion_ids), part.prompt_ids)
+            for part in parts
+            for sample in part.samples
         )
 
     assert names(part for batch in packed for part in batch) == names(rows)
@@ -77,7 +79,7 @@ def test_every_sample_is_packed_once_within_the_budget(rows, budget):
 @given(rows_to_pack, st.integers(30, 80), st.randoms(use_true_random=False))
 def test_packing_does_not_depend_on_the_order_of_the_rows(rows, budget, random):
     def shape(packed):
-        return [[(part.group_id, [sample.advantage for sample in part.samples]) for part in batch] for batch in packed]
+        return [[(part.group_id, [float(sample.advantages[0]) for sample in part.samples]) for part in batch] for batch in packed]
 
     shuffled = random.sample(rows, len(rows))
     assert shape(pack_rows(shuffled, token_budget=budget)) == shape(pack_rows(rows, token_budget=budget))

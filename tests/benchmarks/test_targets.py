@@ -40,8 +40,13 @@ def test_the_controller_must_be_loaded(in_flight: int, found: tuple[object, obje
     assert checked({"controller": {"controller": [load]}})["controller's groups a second with 10,000 in flight"] == found
 
 
-def test_rewards_are_compared_over_the_steps_that_both_sides_made() -> None:
-    curves = {"async": [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.9, 0.9], "trl": [0.9, 0.2, 0.2, 0.3, 0.4, 0.5]}
-    sides = {side: {"curves": [[{"reward": reward} for reward in rewards]]} for side, rewards in curves.items()}
-    found = checked({"end_to_end": {"ratios_to_trl": {}, "sides": sides}})
-    assert found["mean reward over TRL's after equal steps (async)"] == (pytest.approx(-0.02), False)
+@pytest.mark.parametrize(
+    ("peer_steps", "accuracies", "found"),
+    [(10, {"async": 0.75, "trl": 0.7}, (0.05, True)), (10, {"async": 0.6, "trl": 0.7}, (-0.1, False)),
+     (5, {"async": 0.75, "trl": 0.7}, (None, None)),
+     (10, {"async": 0.75}, (None, None)), (10, {"async": 0.75, "trl": None}, (None, None))],
+)  # fmt: skip
+def test_accuracies_are_compared_after_equal_steps(peer_steps: int, accuracies: dict, found: tuple[object, object]) -> None:
+    sides = {side: {"held_out_accuracy": accuracy} for side, accuracy in accuracies.items()}
+    result = {"ratios_to_trl": {}, "sides": sides, "settings": {"steps": 10, "peer_steps": peer_steps}}
+    assert checked({"end_to_end": result})["held-out accuracy over TRL's after equal steps (async)"] == found

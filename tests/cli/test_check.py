@@ -66,12 +66,14 @@ def test_generated_problems_are_counted_without_generating_them(base_folder: Pat
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("rewards.functions=[]", "rewards.functions is empty, so nothing could be learned; add for instance [{type = 'exact_number'}]"),
+        ("rewards.functions=[]", "rewards.functions is empty, so nothing could be learned; add for instance [[rewards.functions]]"),
         ("data.source.path=none.jsonl", "data file 'none.jsonl' is missing"),
         ("data.prompt_column=question", "the data set has no column 'question'"),
         ("data.held_out=20", "data.held_out = 20 leaves nothing to train on"),
         ("model.name_or_path=nothing", "there is no model 'nothing'"),
         ("rewards.functions=[{type='python', function='none.py:score'}]", "there is no file 'none.py'"),
+        ("algorithm.advantage={type='python', function='none.py:f'}", "algorithm.advantage.function: there is no file 'none.py'"),
+        ("algorithm.surrogate={type='python', function='none.py:f'}", "algorithm.surrogate.function: there is no file 'none.py'"),
         ("data.source={type='python', function='none.py:rows'}", "data.source.function: there is no file 'none.py'"),
         (
             "rewards.functions=[{type='exact_number', answer_column='solution'}]",
@@ -120,6 +122,9 @@ def test_a_missing_extra_is_named(base_folder: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
 def test_every_shipped_recipe_checks_without_a_warning(base_folder: Path, path: Path) -> None:
+    teacher = Path("runs/quickstart/final")  # what recipes/distill.toml learns from is there after recipes/quickstart.toml
+    teacher.parent.mkdir(parents=True)
+    (base_folder / "model").rename(teacher)
     plan, _ = check_recipe(load_recipe(path), base_folder=RECIPES)
     assert plan.warnings == ()
     assert plan.num_prompts is not None

@@ -66,14 +66,15 @@ def test_an_override_of_the_type_drops_the_keys_of_the_old_type(tmp_path: Path) 
 
 
 def test_an_override_of_the_type_keeps_the_keys_that_both_types_have(tmp_path: Path) -> None:
-    text = "[algorithm.proximal]\ntype = 'loglinear'\nbehaviour_weight_cap = 3.0\n"
-    recipe = load(tmp_path, text, "algorithm.proximal.type=recompute")
-    assert recipe.algorithm.proximal.model_dump() == {"type": "recompute", "behaviour_weight_cap": 3.0, "beyond_cap": "mask"}
+    text = "[algorithm]\nname = 'a3po'\n[algorithm.correction]\ntype = 'mis'\nlevel = 'geometric'\nhigh = 3.0\n"
+    recipe = load(tmp_path, text, "algorithm.correction.type=icepop")
+    assert recipe.algorithm.correction.model_dump() == {"type": "icepop", "low": 0.5, "high": 3.0}
 
 
 def test_a_dumped_recipe_loads_to_an_equal_one(tmp_path: Path) -> None:
     recipe = load(
-        tmp_path, "[algorithm]\nepsilon_high = 0.3\nproximal = {type = 'loglinear'}\n[rewards]\nfunctions = [{type = 'exact_number'}]\n"
+        tmp_path,
+        "[algorithm]\nname = 'areal'\nsurrogate = {epsilon_high = 0.3}\n[rewards]\nfunctions = [{type = 'exact_number'}]\n",
     )
     (tmp_path / "resolved.toml").write_text(dump_recipe(recipe), encoding="utf-8")
     assert load_recipe(tmp_path / "resolved.toml") == recipe
@@ -87,7 +88,7 @@ CASES = [
     # Keys that do not exist.
     ("training.lerning_rate=1", "unknown key 'training.lerning_rate'; did you mean 'training.learning_rate'?"),
     ("trainig.max_steps=1", "unknown key 'trainig'; did you mean 'training'?"),
-    ("training.epsilon=0.3", "unknown key 'training.epsilon'; did you mean 'algorithm.epsilon'?"),
+    ("training.epsilon=0.3", "unknown key 'training.epsilon'; did you mean 'algorithm.surrogate.epsilon'?"),
     ("run.max_step=3", "unknown key 'run.max_step'; did you mean 'training.max_steps'?"),
     ("run.zzz=1", "unknown key 'run.zzz'; known keys: output_dir, seed, stall_seconds"),
     ("data.source.name='x'", "unknown key 'data.source.name'; type 'file' does not have it, 'hub' does"),
@@ -117,7 +118,12 @@ CASES = [
     # Values out of range.
     ("training.max_steps=0", "training.max_steps must be at least 1 (given: 0)"),
     ("training.learning_rate=0.0", "training.learning_rate must be above 0 (given: 0.0)"),
-    ("algorithm.epsilon=1.0", "algorithm.epsilon must be below 1 (given: 1.0)"),
+    ("algorithm.surrogate.epsilon=1.0", "algorithm.surrogate.epsilon must be below 1 (given: 1.0)"),
+    (
+        "algorithm.name=[1]",
+        "algorithm.name must be 'grpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'sapo', 'm2po', 'rloo', 'reinforce_pp', 'opo', 'ppo', 'areal', "
+        "'a3po' or 'distill' (given: [1])",
+    ),
     ("evaluation.top_p=1.5", "evaluation.top_p must be at most 1 (given: 1.5)"),
     ("engine.threads=0", "engine.threads must be 'auto' or at least 1 (given: 0)"),
     ("engine.dtype=fp8", "engine.dtype must be 'auto', 'float32' or 'bfloat16' (given: \"fp8\")"),
@@ -132,14 +138,13 @@ CASES = [
         "schedule is given without schedule.type, which must be one of 'sync', 'periodic', 'async'; max_staleness fits 'async'",
     ),
     (
-        "algorithm.proximal.behaviour_weight_cap=3.0",
-        "algorithm.proximal is given without algorithm.proximal.type, which must be one of 'behaviour', 'recompute', 'loglinear'; "
-        "behaviour_weight_cap fits 'recompute' or 'loglinear'",
+        "algorithm.surrogate.ratio_cap=3.0",
+        "unknown key 'algorithm.surrogate.ratio_cap'; type 'clip' does not have it, 'cispo' does",
     ),
     ("schedule.type=asinc", "schedule.type must be one of 'sync', 'periodic', 'async' (given: \"asinc\")"),
     (
-        "algorithm.proximal=loglinear",
-        "algorithm.proximal must be a table with a type, one of 'behaviour', 'recompute', 'loglinear' (given: \"loglinear\")",
+        "algorithm.correction=tis",
+        "algorithm.correction must be a table with a type, one of 'none', 'tis', 'mis', 'icepop' (given: \"tis\")",
     ),
     # Names of functions, and templates.
     (
@@ -237,7 +242,9 @@ SOME_KEYS = {
     "path",
     "functions",
     "weight",
-    "proximal",
+    "name",
+    "surrogate",
+    "correction",
     "threads",
     "parameters",
     "max_staleness",
@@ -245,7 +252,7 @@ SOME_KEYS = {
     "seed",
     "stop_strings",
 }
-NAMES = st.sampled_from(sorted(set(Recipe.model_fields) | SOME_KEYS | {"async", "loglinear", "file", "0", "lr", "naïve key"}))
+NAMES = st.sampled_from(sorted(set(Recipe.model_fields) | SOME_KEYS | {"async", "dapo", "icepop", "file", "0", "lr", "naïve key"}))
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | NAMES | st.dates(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),

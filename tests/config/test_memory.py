@@ -1,5 +1,7 @@
 """Estimates by hand, for a model whose sizes are small primes or powers of two."""
 
+from dataclasses import replace
+
 from config.recipes import recipe_with
 
 from headrace.config.memory import estimate_memory
@@ -50,3 +52,17 @@ def test_the_cache_never_counts_more_than_can_be_admitted() -> None:
 def test_checkpointing_keeps_one_layer_and_the_inputs_of_all() -> None:
     sections = {"training": {"token_budget": 100, "gradient_checkpointing": True}}
     assert bytes_of(**sections)["activations"] == 100 * (3 * 8 + 144) * 4
+
+
+def test_a_critic_of_its_own_is_a_second_model_that_learns() -> None:
+    recipe = recipe_with(**SMALL, training={"token_budget": 100}, algorithm={"name": "ppo", "critic": {"name_or_path": "other"}})
+    critic = replace(MODEL, num_parameters=500, num_layers=2)
+    parts = {part.name: part.num_bytes for part in estimate_memory(recipe, MODEL, critic=critic).parts}
+    assert {name: size for name, size in parts.items() if name.startswith("critic's ")} == {
+        "critic's weights": 2000,
+        "critic's gradients": 2000,
+        "critic's AdamW": 4000,
+        "critic's cast weights": 1000,
+        "critic's activations": 100 * 2 * (10 * 8 + 4 * 16) * 4,
+    }
+    assert not [name for name in bytes_of(algorithm={"name": "ppo"}) if "critic" in name]

@@ -27,7 +27,14 @@ def test_parameters_of_all_files_are_counted(tmp_path: Path) -> None:
     write_model(tmp_path, CONFIG, {"a": [3, 4], "b": [5], "scalar": []}, "model-1.safetensors")
     write_model(tmp_path, CONFIG, {"c": [2, 2, 2]}, "model-2.safetensors")
     expected = ModelFacts(
-        num_parameters=12 + 5 + 1 + 8, num_layers=2, hidden_size=8, intermediate_size=16, num_kv_heads=2, head_dim=2, max_positions=64
+        num_parameters=12 + 5 + 1 + 8,
+        num_layers=2,
+        hidden_size=8,
+        intermediate_size=16,
+        num_kv_heads=2,
+        head_dim=2,
+        max_positions=64,
+        matrices={"a": (3, 4)},
     )
     assert read_model_facts(tmp_path) == expected
 

@@ -47,20 +47,21 @@ def test_worst_staleness_and_why(schedule: dict[str, Any], worst: int | None, re
 @pytest.mark.parametrize(
     ("algorithm", "loss"),
     [
-        ({}, "Σ -min(r·A, clip(r, 0.8, 1.2)·A); r = π/π_behaviour, A = (R - group mean) / group std"),
+        ({}, "grpo: Σ -min(r·A, clip(r, 0.8, 1.2)·A); r = π/π_behaviour, A = (R - group mean) / group std"),
         (
-            {"epsilon_high": 0.28, "scale_rewards": "none", "proximal": {"type": "recompute"}},
-            "Σ -w·min(r·A, clip(r, 0.8, 1.28)·A); r = π/π_prox, w = π_prox/π_behaviour masked above 5, π_prox by recompute, "
-            "A = R - group mean",
+            {"name": "areal", "surrogate": {"epsilon_high": 0.28}, "advantage": {"scale_rewards": "none"}},
+            "areal: Σ -w·min(r·A, clip(r, 0.8, 1.28)·A); r = π/π_prox, w = π_prox/π_behaviour of each token, left out outside [0, 5], "
+            "π_prox by recompute, A = R - group mean",
         ),
         (
             {
+                "name": "a3po",
                 "beta": 0.04,
                 "entropy_coefficient": 0.01,
-                "proximal": {"type": "loglinear", "behaviour_weight_cap": 2.0, "beyond_cap": "clamp"},
+                "correction": {"type": "tis", "high": 2.0},
             },
-            "Σ -w·min(r·A, clip(r, 0.8, 1.2)·A) + 0.04·KL(π ‖ π_0) - 0.01·H(π); r = π/π_prox, w = π_prox/π_behaviour at most 2, "
-            "π_prox by loglinear, A = (R - group mean) / group std",
+            "a3po: Σ -w·min(r·A, clip(r, 0.8, 1.2)·A) + 0.04·KL(π ‖ π_0) by k3 - 0.01·H(π); r = π/π_prox, w = π_prox/π_behaviour of each "
+            "token, cut to [0, 2], π_prox by loglinear, A = (R - group mean) / group std",
         ),
     ],
 )
@@ -156,7 +157,7 @@ WARNINGS = [
     ),
     (
         {"schedule": {"type": "async", "max_staleness": 4}},
-        "max_staleness = 4 without a correction costs accuracy; set algorithm.proximal.type to 'loglinear' or 'recompute'",
+        "max_staleness = 4 without a correction costs accuracy; set algorithm.name to 'a3po' or 'areal'",
     ),
 ]
 
@@ -178,7 +179,7 @@ def test_sequences_beyond_the_models_positions_are_told() -> None:
     [
         {"training": {"token_budget": 1280, "learning_rate": 1e-4}},
         {"engine": {"max_concurrent_sequences": 64}},
-        {"schedule": {"type": "async", "max_staleness": 4}, "algorithm": {"proximal": {"type": "loglinear"}}},
+        {"schedule": {"type": "async", "max_staleness": 4}, "algorithm": {"name": "a3po"}},
         {"schedule": {"type": "async", "max_staleness": 3}},
     ],
 )

@@ -24,9 +24,27 @@ ASYNC = {"type": "async"}
             "lower slots or raise max_staleness",
         ),
         (
-            {"schedule": {"type": "periodic"}, "algorithm": {"scale_rewards": "batch"}},
-            "schedule.type = 'periodic' trains on groups before the batch is complete, but scale_rewards = 'batch' needs the whole batch; "
-            "set algorithm.scale_rewards to 'group' or 'none', or schedule.type to 'sync'",
+            {"schedule": {"type": "periodic"}, "algorithm": {"advantage": {"scale_rewards": "batch"}}},
+            "schedule.type = 'periodic' trains on groups before the batch is complete, but algorithm.advantage.scale_rewards = 'batch' "
+            "needs the whole batch; choose another one, or set schedule.type to 'sync'",
+        ),
+        (
+            {"schedule": ASYNC | {"stream": True}, "algorithm": {"name": "m2po"}},
+            "schedule.type = 'async' trains on groups before the batch is complete, but algorithm.surrogate.type = 'm2po' needs the whole "
+            "batch; choose another one, or set schedule.type to 'sync'",
+        ),
+        (
+            {"schedule": {"type": "periodic"}, "algorithm": {"name": "reinforce_pp"}},
+            "schedule.type = 'periodic' trains on groups before the batch is complete, but algorithm.advantage.type = 'whitened' needs the "
+            "whole batch; choose another one, or set schedule.type to 'sync'",
+        ),
+        (
+            {
+                "schedule": {"type": "periodic"},
+                "algorithm": {"advantage": {"type": "python", "function": "a.py:f", "needs_batch": True}},
+            },
+            "schedule.type = 'periodic' trains on groups before the batch is complete, but algorithm.advantage.needs_batch = true needs "
+            "the whole batch; choose another one, or set schedule.type to 'sync'",
         ),
         (
             {"schedule": ASYNC | {"stream": True}, "algorithm": {"num_minibatches": 2}},
@@ -78,8 +96,10 @@ def test_settings_that_contradict_one_another_are_refused(sections: dict[str, An
     [
         {"schedule": ASYNC | {"slots": 8}},
         {"schedule": ASYNC | {"slots": 16}},
-        {"schedule": {"type": "periodic"}, "algorithm": {"scale_rewards": "none"}},
-        {"schedule": {"type": "sync"}, "algorithm": {"scale_rewards": "batch", "num_minibatches": 4}},
+        {"schedule": {"type": "periodic"}, "algorithm": {"name": "dr_grpo"}},
+        {"schedule": {"type": "periodic"}, "algorithm": {"advantage": {"type": "python", "function": "a.py:f"}}},
+        {"schedule": {"type": "sync"}, "algorithm": {"advantage": {"scale_rewards": "batch"}, "num_minibatches": 4}},
+        {"schedule": ASYNC, "algorithm": {"name": "m2po", "num_minibatches": 2}},
         {"schedule": ASYNC, "algorithm": {"num_minibatches": 2}},
         {"evaluation": {"num_rollouts": 4, "temperature": 0.7, "top_p": 0.9}},
         {"data": {"source": {"type": "reasoning_gym", "task": "t"}}, "rewards": {"functions": [{"type": "reasoning_gym"}]}},

@@ -31,7 +31,11 @@ def test_the_exact_hint_of_a_name_that_trl_users_know() -> None:
         ("kl_coef", "algorithm.beta"),
         ("num_iterations", "algorithm.num_minibatches"),
         ("max_new_tokens", "sampling.max_completion_length"),
-        ("loss_type", "algorithm.denominator"),
+        ("loss_type", "algorithm.name"),
+        ("adv_estimator", "algorithm.advantage.type"),
+        ("clip_ratio_c", "algorithm.surrogate.delta"),
+        ("rollout_is_threshold", "algorithm.correction"),
+        ("lora_r", "lora.rank"),
     ],
 )
 def test_a_synonym_leads_to_its_key(name: str, key: str) -> None:
@@ -44,7 +48,7 @@ def test_a_synonym_leads_to_its_key(name: str, key: str) -> None:
 @pytest.mark.parametrize("name", SYNONYMS)
 def test_every_key_that_a_hint_names_exists(name: str) -> None:
     named = re.findall(
-        r"\b(?:algorithm|training|schedule|sampling|engine|evaluation|checkpoint|model|rewards|data)\.[a-z_.]*[a-z_]", SYNONYMS[name]
+        r"\b(?:algorithm|training|schedule|sampling|engine|evaluation|checkpoint|model|rewards|data|lora)\.[a-z_.]*[a-z_]", SYNONYMS[name]
     )
     assert named or "nothing to set" in SYNONYMS[name]
     for key in named:

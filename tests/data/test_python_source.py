@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from headrace.data.python_source import load_python
-from headrace.errors import DataError
+from headrace.errors import UserError
 
 
 def test_a_python_function_of_a_file_beside_the_recipe(tmp_path):
@@ -31,5 +31,5 @@ def test_a_python_function_of_a_module(tmp_path, monkeypatch):
 def test_a_python_function_that_cannot_give_rows(tmp_path, function, words):
     (tmp_path / "broken.py").write_text("def rows(:\n")
     (tmp_path / "tasks.py").write_text("def not_rows():\n    return 3\n")
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(UserError, match=words):
         load_python(function, base_folder=tmp_path)

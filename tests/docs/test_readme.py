@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_readme_has_commands() -> None:
-    assert {command.split()[1] for command in COMMANDS} == {"check", "train", "eval", "models"}
+    assert {command.split()[1] for command in COMMANDS} == {"check", "train", "eval", "models", "algorithms"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

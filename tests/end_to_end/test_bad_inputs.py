@@ -84,7 +84,7 @@ def reward(folder: Path, name: str) -> str:
         (["training.lerning_rate=1"], "did you mean 'training.learning_rate'?"),
         (["training.learning_rate=fast"], "training.learning_rate"),
         (["sampling.temperature=0"], "sampling.temperature"),
-        (["schedule.type=periodic", "algorithm.scale_rewards=batch"], "needs the whole batch"),
+        (["schedule.type=periodic", "algorithm.advantage.scale_rewards=batch"], "needs the whole batch"),
         (["schedule.type=async", "schedule.slots=3"], "so no batch could ever fill"),
         (["algorithm.num_generations=1"], "algorithm.num_generations"),
         (["algorithm.num_minibatches=3"], "does not divide"),

@@ -52,7 +52,7 @@ def test_on_policy_schedules_equal_sync_whatever_the_order_of_arrival(
 @pytest.mark.parametrize("order", ["deadline", "completion"])
 def test_an_async_run_learns_and_keeps_its_promises(tmp_path: Path, interruption: str, order: str) -> None:
     schedule = {"type": "async", "max_staleness": 2, "interruption": interruption, "order": order}
-    algorithm = {"proximal": {"type": "loglinear"}}
+    algorithm = {"name": "a3po"}
     result = run(tmp_path, schedule=schedule, algorithm=algorithm, training={"max_steps": 30, "learning_rate": 3e-3})
     rewards = [json.loads(line)["reward"] for line in (result.folder / "metrics.jsonl").read_text().splitlines()]
     assert sum(rewards[-5:]) > 3 * sum(rewards[:5])
@@ -77,9 +77,9 @@ def test_engine_and_trainer_agree_on_every_fresh_token(sync_run: RunResult) -> N
         assert json.loads(line)["mismatch_kl"] < 1e-9
 
 
-@pytest.mark.parametrize("proximal", ["behaviour", "recompute", "loglinear"])
-def test_every_proximal_policy_trains_with_minibatches_and_a_reference(tmp_path: Path, proximal: str) -> None:
-    algorithm = {"proximal": {"type": proximal}, "num_minibatches": 2, "beta": 0.01, "entropy_coefficient": 0.001}
+@pytest.mark.parametrize("name", ["grpo", "areal", "a3po"])
+def test_every_proximal_policy_trains_with_minibatches_and_a_reference(tmp_path: Path, name: str) -> None:
+    algorithm = {"name": name, "num_minibatches": 2, "beta": 0.01, "entropy_coefficient": 0.001}
     result = run(tmp_path, schedule={"type": "async", "max_staleness": 1}, algorithm=algorithm)
     last = json.loads((result.folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["kl"] > 0

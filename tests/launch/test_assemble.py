@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from tiny_runs import tiny_recipe
 
-from headrace.launch.assemble import ADVANTAGES, make_buffer, make_limits
+from headrace.launch.assemble import make_buffer, make_limits
 from headrace.types import Prompt
 
 
@@ -22,18 +22,3 @@ def test_the_buffer_admits_no_more_than_the_slots(tmp_path: Path) -> None:
     assert {group.deadline for group in groups} == {2}
     with pytest.raises(Exception, match="admission without a free slot"):
         buffer.admit(Prompt(row=5, epoch=0, token_ids=(1,), text=""))
-
-
-@pytest.mark.parametrize(
-    ("scale_rewards", "expected"),
-    [
-        ("none", [0.5, -0.5]),
-        ("group", [0.5 / (0.5**0.5 + 1e-4), -0.5 / (0.5**0.5 + 1e-4)]),
-        ("batch", [0.5 / (0.5 + 1e-4), -0.5 / (0.5 + 1e-4)]),
-    ],
-)
-def test_reward_scales_by_their_names(scale_rewards: str, expected: list[float]) -> None:
-    """The batch [1, 0], [0, 0] has the deviation 0.5, its first group 0.7071."""
-    first, second = ADVANTAGES[scale_rewards]([[1.0, 0.0], [0.0, 0.0]])
-    assert first == pytest.approx(expected)
-    assert second == [0.0, 0.0]

@@ -47,7 +47,7 @@ def test_what_does_not_change_the_run_may_change(tmp_path: Path, sections: dict[
     ("sections", "message"),
     [
         ({"run": {"seed": 1}}, r"run.seed: 0 there, 1 here"),
-        ({"algorithm": {"epsilon_high": 0.3}}, r"algorithm.epsilon_high: unset there, 0.3 here"),
+        ({"algorithm": {"surrogate": {"epsilon_high": 0.3}}}, r"algorithm.surrogate.epsilon_high: unset there, 0.3 here"),
         ({"schedule": {"type": "periodic"}}, r"schedule.type: sync there, periodic here"),
     ],
 )

@@ -1,7 +1,5 @@
 """The kernels against torch's operations in float32, on the same bfloat16 numbers."""
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -22,7 +20,7 @@ def random(*shape: int) -> torch.Tensor:
     return torch.randn(shape, dtype=torch.bfloat16)
 
 
-@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize("rows", [1, 40, 1500])
 def test_rms_norm(rows: int):
     torch.manual_seed(0)
     inputs, weight = random(rows, 50) * 3, random(50)
@@ -75,31 +73,3 @@ def test_several_threads_compute_the_same():
         found.append(kernels().attend(queries, cache, spans, 0.25))
     torch.set_num_threads(before)
     assert found[0].equal(found[1])
-
-
-def test_loading_leaves_the_smallest_numbers_of_the_process_alone():
-    assert torch.tensor(1e-40).mul(2).item() > 0, "a library linked with -ffast-math would flush it to 0"
-
-
-def test_a_second_load_takes_what_was_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
-    load_kernels.cache_clear()
-    assert load_kernels(head_size=8, siblings=1) is not None
-    (library,) = (tmp_path / "kernels").iterdir()
-    made = library.stat().st_mtime_ns
-    load_kernels.cache_clear()
-    assert load_kernels(head_size=8, siblings=1) is not None
-    assert library.stat().st_mtime_ns == made
-
-
-@pytest.mark.parametrize("path", ["", "broken"], ids=["no compiler", "a compiler that fails"])
-def test_without_a_working_compiler_there_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: str):
-    (tmp_path / "broken").mkdir()
-    compiler = tmp_path / "broken" / "cc"
-    compiler.write_text("#!/bin/sh\nexit 1\n")
-    compiler.chmod(0o755)
-    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("PATH", str(tmp_path / path) if path else str(tmp_path / "empty"))
-    load_kernels.cache_clear()
-    assert load_kernels(head_size=8, siblings=1) is None
-    load_kernels.cache_clear()

@@ -13,7 +13,7 @@ from headrace.errors import RewardError, StalledError
 from headrace.simulator.scripted_parts import Faults, ScriptedError, Timing
 from headrace.simulator.simulation import Scenario, simulate
 from headrace.telemetry.event_log import EventLog
-from headrace.telemetry.events import CheckpointSaved, Event, GroupAdmitted, GroupDiscarded, RunFinished, StepFinished
+from headrace.telemetry.events import CheckpointSaved, Event, GroupAdmitted, GroupDiscarded, GroupReady, RunFinished, StepFinished
 
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Where thousands of runs put their checkpoints: flushing them to a disk would be all that the tests do."""
@@ -83,6 +83,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         max_concurrent_requests=draw(st.integers(1, 12)),
         timing=draw(timings),
         faults=Faults(unscored=draw(st.sampled_from([0.0, 0.0, 0.3]))),
+        max_groups_without_signal=draw(st.sampled_from([None, 1_000_000])),
         seed=draw(st.integers(0, 2**20)),
     )
 
@@ -133,7 +134,9 @@ def test_every_prompt_is_trained_on_once_an_epoch_unless_discarded(scenario: Sce
 @settings(MANY, max_examples=120)
 @given(scenarios(), st.integers(1, 5), st.data())
 def test_a_run_that_is_killed_and_resumed_has_the_same_books(scenario: Scenario, checkpoint_every: int, data: st.DataObject) -> None:
-    scenario = dataclasses.replace(scenario, last_version=None, num_epochs=2, checkpoint_every=checkpoint_every, faults=Faults())
+    scenario = dataclasses.replace(
+        scenario, last_version=None, num_epochs=2, checkpoint_every=checkpoint_every, faults=Faults(), max_groups_without_signal=None
+    )
     kept: list[StepFinished] = []
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
         for attempt in range(20):
@@ -216,3 +219,42 @@ def test_a_lost_request_is_reported_with_its_group() -> None:
 def test_a_run_without_any_reward_ends_with_the_rewards_own_error() -> None:
     with pytest.raises(RewardError, match=r"8 groups in a row .* coin: failed on purpose"):
         run(Scenario(faults=Faults(unscored=1.0), max_failed_groups=8))
+
+
+PAIRS = Scenario(num_generations=2, max_groups_without_signal=1_000_000, last_version=20)
+"""Half of the groups of two coins have equal rewards."""
+
+
+def test_dynamic_sampling_replaces_groups_without_signal() -> None:
+    recorder = run(PAIRS)
+    assert len(recorder.steps) == 20
+    discarded = [event for event in recorder.events if isinstance(event, GroupDiscarded)]
+    assert len(discarded) > 20
+    assert {event.reason for event in discarded} == {"no_signal"}
+    for step in recorder.steps:
+        assert len(step.groups) == PAIRS.groups_per_step
+        assert all(len({reward.total for reward in group.scored.rewards}) == 2 for group in step.groups)
+        assert step.ledger.balances
+    assert recorder.steps[-1].ledger.discarded == {"no_signal": len(discarded)}
+
+
+def test_without_dynamic_sampling_they_are_trained_on() -> None:
+    recorder = run(dataclasses.replace(PAIRS, max_groups_without_signal=None))
+    assert not any(isinstance(event, GroupDiscarded) for event in recorder.events)
+    assert any(len({reward.total for reward in group.scored.rewards}) == 1 for step in recorder.steps for group in step.groups)
+
+
+def test_a_run_that_finds_no_signal_for_long_ends_with_a_message() -> None:
+    recorder = Recorder()
+    scenario = dataclasses.replace(PAIRS, max_groups_without_signal=6, last_version=None, num_epochs=None)
+    with (
+        tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder,
+        pytest.raises(
+            RewardError, match=r"6 groups in a row \(algorithm.max_groups_without_signal\) had equal rewards for all their rollouts"
+        ),
+    ):
+        simulate(scenario, Path(folder), [recorder])
+    outcomes = [isinstance(event, GroupDiscarded) for event in recorder.events if isinstance(event, GroupDiscarded | GroupReady)]
+    assert outcomes[-6:] == [True] * 6
+    longest_before = max(len(run) for run in "".join("x" if outcome else " " for outcome in outcomes[:-1]).split())
+    assert longest_before == 5

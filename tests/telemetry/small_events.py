@@ -33,7 +33,11 @@ def trained_group(
     group = AdmittedGroup(group_id=group_id, prompt=prompt(row=group_id), version=0, deadline=2)
     if advantages is None:
         advantages = [None if each.total is None else 0.0 for each in rewards]
-    return TrainedGroup(scored=ScoredGroup(group=group, rollouts=tuple(rollouts), rewards=tuple(rewards)), advantages=advantages)
+    of_tokens = [
+        None if advantage is None else np.full(len(each.versions), advantage, np.float32)
+        for each, advantage in zip(rollouts, advantages, strict=True)
+    ]
+    return TrainedGroup(scored=ScoredGroup(group=group, rollouts=tuple(rollouts), rewards=tuple(rewards)), advantages=of_tokens)
 
 
 def equal_group(group_id: int = 0, value: float = 0.0) -> TrainedGroup:

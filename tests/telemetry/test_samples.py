@@ -24,7 +24,7 @@ def test_a_step_file_has_one_row_a_rollout(tmp_path):
         "reward": 1.5,
         "rewards/right": 1.0,
         "rewards/short": 0.5,
-        "advantage": 0.7,
+        "advantage": pytest.approx(0.7),
         "min_version": 1,
         "max_version": 2,
         "versions": [1, 1, 2],

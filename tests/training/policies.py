@@ -4,8 +4,11 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from headrace.config.training import AlgorithmSection, TrainingSection
+from headrace.config.algorithm import AlgorithmSection
+from headrace.config.training import TrainingSection
+from headrace.training.composition import TokenLossFunction
 from headrace.training.policy_trainer import PolicyTrainer
+from headrace.training.shadow import Shadows
 from headrace.types import MicroBatch, Sample, SharedPromptRow
 
 VOCABULARY = 61
@@ -45,7 +48,7 @@ def sample(length: int, rng: np.random.Generator, *, version: int = 0) -> Sample
         completion_ids=rng.integers(3, VOCABULARY, length).astype(np.int32),
         logprobs=(-4 + 0.3 * rng.normal(size=length)).astype(np.float32),
         versions=np.full(length, version, np.int32),
-        advantage=float(rng.normal()),
+        advantages=np.full(length, rng.normal(), np.float32),
     )
 
 
@@ -71,6 +74,8 @@ def trainer(
     reference: PreTrainedModel | None = None,
     total_steps: int = 6,
     autocast_dtype: torch.dtype | None = None,
+    token_losses: TokenLossFunction | None = None,
+    shadows: Shadows | None = None,
 ) -> PolicyTrainer:
     return PolicyTrainer(
         model,
@@ -81,6 +86,8 @@ def trainer(
         total_steps=total_steps,
         autocast_dtype=autocast_dtype,
         reference=reference,
+        token_losses=token_losses,
+        shadows=shadows,
     )
 
 

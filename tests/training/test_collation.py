@@ -14,10 +14,13 @@ def test_positions_restart_at_the_prompts_end_and_the_prompt_predicts_every_firs
             completion_ids=np.array([7, 8], np.int32),
             logprobs=np.array([-1, -2], np.float32),
             versions=np.array([3, 4], np.int32),
-            advantage=0.5,
+            advantages=np.array([0.5, 0.25], np.float32),
         ),
         Sample(
-            completion_ids=np.array([9], np.int32), logprobs=np.array([-3], np.float32), versions=np.array([5], np.int32), advantage=-1.0
+            completion_ids=np.array([9], np.int32),
+            logprobs=np.array([-3], np.float32),
+            versions=np.array([5], np.int32),
+            advantages=np.array([-1], np.float32),
         ),
     )
     longer = SharedPromptRow(group_id=0, prompt_ids=(4, 5, 6), samples=samples)
@@ -36,7 +39,7 @@ def test_positions_restart_at_the_prompts_end_and_the_prompt_predicts_every_firs
     assert rows.token_ids.tolist() == [7, 8, 9, 9]
     assert rows.behaviour_logprobs.tolist() == [-1, -2, -3, -3]
     assert rows.versions.tolist() == [3, 4, 5, 5]
-    assert rows.advantages.tolist() == [0.5, 0.5, -1.0, -1.0]
+    assert rows.advantages.tolist() == [0.5, 0.25, -1.0, -1.0]
     assert rows.sample_index.tolist() == [0, 0, 1, 2]
     assert (rows.num_samples, rows.num_loss_tokens, rows.num_useful_tokens, rows.num_padded_tokens) == (3, 4, 8, 8)
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from training.policies import batch, parameters, policy, relative_gap, row, trainer
 
-from headrace.config.training import AlgorithmSection, TrainingSection
 from headrace.errors import CheckpointError
 from headrace.interfaces import Trainer
 from headrace.training.local_trainer import LocalTrainer
@@ -17,16 +16,7 @@ ROWS = (row(5, (3, 1), seed=1), row(2, (6, 2), seed=2))
 
 
 def local_trainer(*, threads: Callable[[], int] = lambda: 1) -> LocalTrainer:
-    return LocalTrainer(
-        policy(),
-        algorithm=AlgorithmSection(),
-        training=TrainingSection(learning_rate=1e-2),
-        temperature=1.0,
-        max_completion_length=8,
-        total_steps=6,
-        threads=nullcontext(threads),
-        autocast_dtype=None,
-    )
+    return LocalTrainer(trainer(policy()), threads=nullcontext(threads))
 
 
 def test_it_does_what_the_plain_trainer_does() -> None:
@@ -65,7 +55,7 @@ def test_the_event_loop_goes_on_while_it_computes() -> None:
 def test_threads_are_set_where_it_computes() -> None:
     async def scenario() -> None:
         made = local_trainer(threads=lambda: 2)
-        assert await made._compute(torch.get_num_threads) == 2
+        assert await made._thread.compute(torch.get_num_threads) == 2
         await made.close()
 
     before = torch.get_num_threads()

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from training.policies import batch, gradients, parameters, policy, relative_gap, row, trainer
 
-from headrace.config.training import AlgorithmSection, LoglinearProximal, RecomputeProximal, TrainingSection
+from headrace.config.algorithm import AlgorithmSection, MaskedCorrection
+from headrace.config.training import TrainingSection
 from headrace.training import policy_trainer
 from headrace.training.policy_trainer import PolicyTrainer
 from headrace.types import Floats, SharedPromptRow
@@ -46,7 +47,7 @@ def policy_gradient(made: PolicyTrainer, rows: tuple[SharedPromptRow, ...], weig
             ids = torch.tensor([*each.prompt_ids, *sample.completion_ids.tolist()])
             table = torch.log_softmax(made.model(input_ids=ids[None]).logits[0], dim=-1)
             logprobs = table[len(each.prompt_ids) - 1 : -1].gather(1, ids[len(each.prompt_ids) :, None])
-            (-weigh(sample) * sample.advantage * logprobs.sum()).backward()
+            (-weigh(sample) * (torch.from_numpy(sample.advantages)[:, None] * logprobs).sum()).backward()
     found = gradients(made.model)
     made.model.zero_grad()
     return found
@@ -120,13 +121,14 @@ def test_a_step_raises_the_version_and_counts() -> None:
 
 
 def constant(each: SharedPromptRow) -> SharedPromptRow:
-    return dataclasses.replace(each, samples=tuple(dataclasses.replace(sample, advantage=0.0) for sample in each.samples))
+    samples = tuple(dataclasses.replace(sample, advantages=np.zeros_like(sample.advantages)) for sample in each.samples)
+    return dataclasses.replace(each, samples=samples)
 
 
 ALGORITHMS = (
     AlgorithmSection(),
-    AlgorithmSection(proximal=LoglinearProximal(), denominator="sequences"),
-    AlgorithmSection(proximal=RecomputeProximal(), num_minibatches=2),
+    AlgorithmSection(name="a3po", denominator="sequences"),
+    AlgorithmSection(name="areal", num_minibatches=2),
 )
 
 
@@ -180,9 +182,12 @@ def test_a_step_without_any_advantage_is_momentum_and_decay(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("spoiled", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("proximal", [None, RecomputeProximal(), LoglinearProximal()])
-def test_a_spoiled_log_probability_never_reaches_the_weights(spoiled: float, proximal: Any) -> None:
-    made = trainer(policy(), algorithm=AlgorithmSection() if proximal is None else AlgorithmSection(proximal=proximal))
+@pytest.mark.parametrize(
+    "settings_",
+    [{"name": name} for name in ("grpo", "areal", "a3po", "gspo", "cispo", "sapo")] + [{"name": "m2po", "surrogate": {"threshold": 9.0}}],
+)
+def test_a_spoiled_log_probability_never_reaches_the_weights(spoiled: float, settings_: dict[str, Any]) -> None:
+    made = trainer(policy(), algorithm=AlgorithmSection.model_validate(settings_))
     made.accumulate(batch(ROWS[0]))
     made.step()
     before, moments = parameters(made.model), made.optimizer.state()["state"][0]["exp_avg"].clone()
@@ -247,7 +252,7 @@ def test_mismatch_is_of_the_own_versions_tokens_alone() -> None:
 
 def test_recompute_with_one_minibatch_weighs_by_the_current_policy_and_never_clips() -> None:
     """π_θ = π_prox: the gradient is Σ w · A · ∇log π with w = π_θ / π_behave = e^0.5, which plain PPO would clip away."""
-    made = trainer(policy(), algorithm=AlgorithmSection(proximal=RecomputeProximal(), num_minibatches=1))
+    made = trainer(policy(), algorithm=AlgorithmSection(name="areal"))
     rows = sampled_by(made, ROWS, off_by=-0.5)
     expected = policy_gradient(made, rows, lambda sample: math.exp(0.5))
     made.accumulate(batch(*rows))
@@ -258,7 +263,7 @@ def test_recompute_with_one_minibatch_weighs_by_the_current_policy_and_never_cli
 
 
 def test_recompute_leaves_out_tokens_beyond_the_cap() -> None:
-    made = trainer(policy(), algorithm=AlgorithmSection(proximal=RecomputeProximal(behaviour_weight_cap=1.5)))
+    made = trainer(policy(), algorithm=AlgorithmSection(name="areal", correction=MaskedCorrection(high=1.5)))
     made.accumulate(batch(*sampled_by(made, ROWS, off_by=-0.5)))
     assert all(float(gradient.abs().max()) == 0 for gradient in gradients(made.model).values())
     assert made.step().metrics["behaviour_weight/beyond_cap"] == 1
@@ -266,12 +271,12 @@ def test_recompute_leaves_out_tokens_beyond_the_cap() -> None:
 
 def test_loglinear_at_staleness_2_goes_half_way() -> None:
     """log π_prox is half way between the sampler and π_θ, each 0.25 away: weight e^0.25, ratio e^0.25, above 1 + 0.2 only when A > 0."""
-    made = trainer(policy(), algorithm=AlgorithmSection(proximal=LoglinearProximal()))
+    made = trainer(policy(), algorithm=AlgorithmSection(name="a3po"))
     made.resume_at(2)
     rows = sampled_by(made, ROWS, off_by=-0.5)
     made.accumulate(batch(*rows, version=2))
     metrics = made.step().metrics
-    positive = sum(len(sample.completion_ids) for each in rows for sample in each.samples if sample.advantage > 0)
+    positive = sum(len(sample.completion_ids) for each in rows for sample in each.samples if sample.advantages[0] > 0)
     assert metrics["behaviour_weight/mean"] == pytest.approx(math.exp(0.25), rel=1e-4)
     assert metrics["clip_ratio/high_mean"] == pytest.approx(positive / 18)
     assert metrics["clip_ratio/low_mean"] == 0
@@ -300,14 +305,14 @@ def test_minibatches_update_one_after_the_other_whatever_the_order_of_arrival() 
     assert report.metrics["grad_norm"] == pytest.approx(sum(norms) / 2, rel=1e-4)
     assert report.metrics["mismatch_kl"] == pytest.approx(first.metrics["mismatch_kl"], rel=1e-5)
     losses = (first.metrics["loss"], second.metrics["loss"])
-    assert report.metrics["loss"] == pytest.approx((4 * losses[0] + 14 * losses[1]) / 18, rel=1e-4)
+    assert report.metrics["loss"] == pytest.approx((2 * losses[0] + 4 * losses[1]) / 6, rel=1e-4)
 
 
 def test_the_proximal_policy_of_all_minibatches_is_the_one_at_the_start_of_the_step() -> None:
     """The second minibatch's behaviour weights are exactly 1, because they are taken before the first update."""
     made = trainer(
         policy(),
-        algorithm=AlgorithmSection(num_minibatches=2, proximal=RecomputeProximal()),
+        algorithm=AlgorithmSection(name="areal", num_minibatches=2),
         training=TrainingSection(learning_rate=5e-2),
     )
     rows = sampled_by(made, ROWS)
@@ -341,9 +346,7 @@ def test_kl_to_the_reference_is_0_at_first_and_pulls_back_later() -> None:
 
 def test_kl_adds_beta_times_its_own_gradient() -> None:
     """With advantages of 0 the loss is the KL term alone, so twice the beta is twice the gradient."""
-    rows = tuple(
-        dataclasses.replace(each, samples=tuple(dataclasses.replace(sample, advantage=0.0) for sample in each.samples)) for each in ROWS
-    )
+    rows = tuple(constant(each) for each in ROWS)
     found = []
     for beta in (0.5, 1.0):
         made = trainer(policy(), algorithm=AlgorithmSection(beta=beta), reference=policy(seed=1))
@@ -353,9 +356,7 @@ def test_kl_adds_beta_times_its_own_gradient() -> None:
 
 
 def test_an_entropy_bonus_raises_entropy() -> None:
-    rows = tuple(
-        dataclasses.replace(each, samples=tuple(dataclasses.replace(sample, advantage=0.0) for sample in each.samples)) for each in ROWS
-    )
+    rows = tuple(constant(each) for each in ROWS)
     made = trainer(policy(), algorithm=AlgorithmSection(entropy_coefficient=0.1))
     entropies = []
     for version in range(4):
@@ -416,7 +417,7 @@ def test_a_rewarded_token_becomes_likelier() -> None:
                 completion_ids=np.array([token], np.int32),
                 logprobs=table[[token]].numpy(),
                 versions=np.array([version], np.int32),
-                advantage=1.0 if token == rewarded else -1 / 7,
+                advantages=np.array([1.0 if token == rewarded else -1 / 7], np.float32),
             )
             for token in drawn
         )

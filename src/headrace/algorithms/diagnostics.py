@@ -22,9 +22,9 @@ class TokenTotals:
     clipped_low: Tensor
     clipped_high: Tensor
     beyond_cap: Tensor
-    """Tokens left out because their behaviour weight exceeds the cap."""
+    """Tokens left out: by the correction, or because they are not trusted."""
     behaviour_weight: Tensor
-    """Of π_prox / π_behave as applied, after the cap."""
+    """Of π_prox / π_behave as applied, 0 where left out by the correction."""
     importance: Tensor
     """Of w = π_θ / π_behave, before any cap."""
     importance_squared: Tensor

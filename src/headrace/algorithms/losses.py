@@ -1,24 +1,28 @@
-"""Named losses: compositions of ratio, behaviour weight, surrogate and KL.
+"""The loss of a micro-batch, put together from its parts.
 
-Each takes flat per-token tensors of one micro-batch, [tokens], and returns an un-normalised weighted sum: add the
-sums of all micro-batches up and divide once by the normaliser's denominator. Whatever stands at masked positions (NaN and
-infinity included) changes neither a value nor a gradient: the mask selects the sum's terms, which stops them in the value, and
-the log-probabilities that carry gradient, which stops them in the gradient.
+    Σ_t  token weight  ·  behaviour weight  ·  surrogate(ratio_t, log π_θ, A_t)        over the tokens that are kept
+         normalisers.py   corrections.py       surrogates.py   ratios.py, proximal.py   advantages.py, token_advantages.py
+
+An un-normalised weighted sum: add the sums of all micro-batches up and divide once by the normaliser's denominator. Whatever stands at
+masked positions (NaN and infinity included) changes neither a value nor a gradient: the mask selects what goes in, which stops them in
+the gradient, and the sum's terms, which stops them in the value.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
-import torch
 from torch import Tensor
 
-from headrace.algorithms.kl import k3
-from headrace.algorithms.proximal import BehaviourWeights
-from headrace.algorithms.ratios import masked, ratios
-from headrace.algorithms.surrogates import clipped_surrogate
+from headrace.algorithms.corrections import Correction, uncorrected
+from headrace.algorithms.ratios import Sequences, log_ratios, masked, token_ratios
+from headrace.algorithms.surrogates import Surrogate
+
+Level = Callable[[Tensor, Tensor, Sequences], Tensor]
+"""`token_ratios` or `sequence_ratios`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LossTokens:
     """The tokens of a micro-batch, each field [tokens]. Only `logprobs` carries gradient."""
 
@@ -31,6 +35,13 @@ class LossTokens:
     """The normaliser's `token_weights`."""
     mask: Tensor
     """True where the token carries loss."""
+    sequence_index: Tensor
+    """Number of the token's sequence, from 0; every sequence is whole."""
+
+    @cached_property
+    def sequences(self) -> Sequences:
+        """Sums and means over sequences."""
+        return Sequences(self.sequence_index, self.mask)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,65 +53,60 @@ class PolicyLoss:
     ratio: Tensor
     """π_θ / π_prox."""
     behaviour_weights: Tensor
-    """π_prox / π_behave as applied: after the cap."""
+    """π_prox / π_behave as applied: after the correction's bounds."""
     clipped_low: Tensor
     clipped_high: Tensor
     kept: Tensor
-    """False where masked, or where the behaviour weight's cap left the token out."""
+    """False where masked, or left out by the correction or because it is not trusted."""
 
 
-CappedWeights = Callable[[Tensor, Tensor], BehaviourWeights]
-"""From (log π_prox, log π_behave): `masked_behaviour_weights` or `clamped_behaviour_weights` with its cap bound."""
-
-
-def ppo_loss(tokens: LossTokens, *, epsilon: float, epsilon_high: float) -> PolicyLoss:
-    """Clipped surrogate against the policy that sampled: Σ weight · -min(w A, clip(w) A), with w = π_θ / π_behave.
-
-    Source: PPO (arXiv 1707.06347), with GRPO's advantages: GRPO without its KL term.
-    """
-    return decoupled_ppo_loss(
-        tokens, proximal_logprobs=tokens.behaviour_logprobs, capped_weights=_no_weights, epsilon=epsilon, epsilon_high=epsilon_high
-    )
-
-
-def decoupled_ppo_loss(
-    tokens: LossTokens, *, proximal_logprobs: Tensor, capped_weights: CappedWeights, epsilon: float, epsilon_high: float
+def policy_loss(
+    tokens: LossTokens,
+    *,
+    proximal_logprobs: Tensor,
+    surrogate: Surrogate,
+    correction: Correction = uncorrected,
+    level: Level = token_ratios,
+    trusted: Tensor | None = None,
 ) -> PolicyLoss:
-    """Clipped surrogate against π_prox, weighted for the policy that sampled: Σ weight · (π_prox / π_behave) · -min(r A, clip(r) A).
-
-    Source: AReaL (arXiv 2505.24298), Eq. 5, with r = π_θ / π_prox; the cap is of its code.
+    """Every policy loss here is this one, with other parts.
 
     Args:
         tokens: The micro-batch.
-        proximal_logprobs: log π_prox, recomputed at the start of the step or interpolated [tokens]; its gradient is ignored.
-        capped_weights: Gives the behaviour weights and which tokens they keep.
-        epsilon: Distance of the lower clip bound from 1.
-        epsilon_high: Distance of the upper clip bound from 1.
+        proximal_logprobs: log π_prox [tokens]; its gradient is ignored. The sampler's own for ordinary PPO.
+        surrogate: The loss of a token.
+        correction: Weighs tokens by π_prox / π_behave.
+        level: Ratios of tokens or of sequences.
+        trusted: False for tokens to leave out for another reason [tokens].
     """
-    proximal_logprobs = proximal_logprobs.detach()
-    ratio = ratios(masked(tokens.logprobs, tokens.mask), proximal_logprobs)
-    surrogate = clipped_surrogate(ratio, tokens.advantages, epsilon=epsilon, epsilon_high=epsilon_high)
-    behaviour_weights, within_cap = capped_weights(proximal_logprobs, tokens.behaviour_logprobs)
-    kept = tokens.mask & within_cap
+    mask, sequences = tokens.mask, tokens.sequences
+    logprobs, advantages = masked(tokens.logprobs, mask), masked(tokens.advantages, mask)
+    proximal = masked(proximal_logprobs.detach(), mask)
+    ratio = level(logprobs, proximal, sequences)
+    losses, clipped_low, clipped_high = surrogate(ratio, logprobs, advantages)
+    behaviour_weights, within_bounds = correction(log_ratios(proximal, masked(tokens.behaviour_logprobs, mask)), sequences)
+    kept = mask & within_bounds if trusted is None else mask & within_bounds & trusted
     return PolicyLoss(
-        loss_sum=masked(tokens.weights * behaviour_weights * surrogate.losses, kept).sum(),
+        # A masked token's weight is in the gradient of its sequence's ratio too.
+        loss_sum=masked(masked(tokens.weights, mask) * behaviour_weights * losses, kept).sum(),
         ratio=ratio.detach(),
         behaviour_weights=behaviour_weights,
-        clipped_low=surrogate.clipped_low & kept,
-        clipped_high=surrogate.clipped_high & kept,
+        clipped_low=clipped_low & kept,
+        clipped_high=clipped_high & kept,
         kept=kept,
     )
 
 
-def kl_loss(tokens: LossTokens, *, reference_logprobs: Tensor) -> Tensor:
-    """Σ weight · k3(π_θ ‖ π_reference): GRPO's penalty before its factor beta, a scalar with gradient.
+KlEstimator = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""From (log π_θ, log π_reference, log π_behave) to a penalty of each token [tokens]."""
+
+
+def kl_loss(tokens: LossTokens, *, reference_logprobs: Tensor, estimator: KlEstimator) -> Tensor:
+    """Σ weight · estimate of KL(π_θ ‖ π_reference), before its factor beta, a scalar with gradient.
 
     It pulls towards the reference whatever the advantages are, also in groups without signal, as canonical GRPO does.
     """
-    penalties = k3(masked(tokens.logprobs, tokens.mask), reference_logprobs)
+    penalties = estimator(
+        masked(tokens.logprobs, tokens.mask), masked(reference_logprobs, tokens.mask), masked(tokens.behaviour_logprobs, tokens.mask)
+    )
     return masked(tokens.weights * penalties, tokens.mask).sum()
-
-
-def _no_weights(proximal_logprobs: Tensor, behaviour_logprobs: Tensor) -> BehaviourWeights:
-    ones = torch.ones_like(behaviour_logprobs)
-    return BehaviourWeights(ones, ones.bool())

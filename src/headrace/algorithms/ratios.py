@@ -1,4 +1,4 @@
-"""Ratios of two policies' probabilities of the same tokens, kept finite."""
+"""Ratios of two policies' probabilities of the same tokens, kept finite; of tokens, and of whole sequences."""
 
 import torch
 from torch import Tensor
@@ -28,3 +28,42 @@ def masked(values: Tensor, mask: Tensor) -> Tensor:
     A selection, not a product: 0 · NaN is NaN, and a gradient of 0 · inf is too.
     """
     return torch.where(mask, values, torch.zeros_like(values))
+
+
+class Sequences:
+    """Which sequence each token of a micro-batch belongs to, and which tokens carry loss. Every sequence is whole.
+
+    Args:
+        index: Number of the token's sequence, from 0 [tokens].
+        mask: Whether the token carries loss [tokens].
+    """
+
+    def __init__(self, index: Tensor, mask: Tensor) -> None:
+        self.index = index
+        self.mask = mask
+        count = int(index.max()) + 1 if len(index) else 0
+        self.lengths = torch.bincount(index[mask], minlength=count)
+        """Loss tokens of each sequence [sequences]."""
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Sum over its sequence's loss tokens, at each token [tokens]; carries gradient."""
+        of_sequences = values.new_zeros(len(self.lengths)).index_add(0, self.index, masked(values, self.mask))
+        return of_sequences[self.index]
+
+    def means(self, values: Tensor) -> Tensor:
+        """Mean over its sequence's loss tokens, at each token [tokens]; carries gradient."""
+        return self.sums(values) / self.lengths.clamp(min=1)[self.index].to(values.dtype)
+
+
+def token_ratios(logprobs: Tensor, proximal_logprobs: Tensor, sequences: Sequences) -> Tensor:
+    """π_θ / π_prox of each token [tokens]."""
+    return ratios(logprobs, proximal_logprobs)
+
+
+def sequence_ratios(logprobs: Tensor, proximal_logprobs: Tensor, sequences: Sequences) -> Tensor:
+    """(Π_t π_θ / π_prox)^(1 / length) of its sequence, at each token [tokens].
+
+    Source: GSPO (arXiv 2507.18071), Eq. 7. With `SequenceMean` each sequence then weighs the same, as in the paper's Eq. 5; AReaL divides
+    by all tokens instead, so that long sequences weigh more.
+    """
+    return sequences.means(log_ratios(logprobs, proximal_logprobs)).exp()

@@ -4,17 +4,20 @@ import importlib.util
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from headrace.config.algorithm import PythonAdvantage, PythonSurrogate
 from headrace.config.data import FileSource, PythonSource, ReasoningGymSource
 from headrace.config.model_facts import ModelFacts, read_model_facts
 from headrace.config.plan import Plan, make_plan
+from headrace.config.python_functions import import_function
 from headrace.config.recipe import Recipe
 from headrace.config.rewards import ExactNumber, MathVerify, PythonReward
+from headrace.config.teacher import LocalTeacher, ServerTeacher
 from headrace.data.prompt_text import prompt_texts
 from headrace.data.rows import Row
 from headrace.data.sources import load_rows
 from headrace.errors import DataError, RecipeError
 from headrace.launch.model_store import check_folder, describe_models, resolve
-from headrace.rewards.building import build_reward_functions
+from headrace.rewards.building import build_reward_functions, check_rewards
 
 LARGEST_FILE_TO_READ = 50 * 2**20
 """Bytes; reading a larger data file would make checking slow."""
@@ -33,11 +36,13 @@ def check_recipe(recipe: Recipe, *, base_folder: Path) -> tuple[Plan, list[str]]
     Raises:
         UserError: The first thing that is missing or damaged.
     """
-    if not recipe.rewards.functions:
-        raise RecipeError("rewards.functions is empty, so nothing could be learned; add for instance [{type = 'exact_number'}]")
+    check_rewards(recipe)
     _check_packages(recipe)
     _check_functions(recipe, base_folder)
-    model, notes = _find_model(recipe)
+    model, notes = _find_model(recipe.model.name_or_path)
+    teacher, teacher_notes = _find_teacher(recipe)
+    critic, critic_notes = _find_critic(recipe)
+    notes += teacher_notes + critic_notes
     rows = _read_rows(recipe, base_folder)
     if rows is not None:
         prompt_texts(rows, recipe.data)
@@ -45,7 +50,7 @@ def check_recipe(recipe: Recipe, *, base_folder: Path) -> tuple[Plan, list[str]]
     run_folder = Path(recipe.run.output_dir)
     if run_folder.is_dir() and any(run_folder.iterdir()):
         notes.append(f"run.output_dir = {recipe.run.output_dir!r} exists: training needs --resume or another folder")
-    return make_plan(recipe, model=model, num_rows=_count_rows(recipe, rows)), notes
+    return make_plan(recipe, model=model, teacher=teacher, critic=critic, num_rows=_count_rows(recipe, rows)), notes
 
 
 def _count_rows(recipe: Recipe, rows: Sequence[Row] | None) -> int | None:
@@ -68,14 +73,19 @@ def _packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         yield "data.source.type = 'reasoning_gym'", "reasoning_gym", "gym"
     if any(function.type == "math_verify" for function in recipe.rewards.functions):
         yield "a reward of type 'math_verify'", "math_verify", "math"
+    if recipe.lora is not None:
+        yield "[lora]", "peft", "lora"
     for sink in recipe.telemetry.report_to:
         if sink != "tensorboard":
             yield f"telemetry.report_to = {sink!r}", sink, sink
 
 
 def _check_functions(recipe: Recipe, base_folder: Path) -> None:
-    """Import the rewards that are Python functions, which costs what their module imports; a data source is only looked for."""
+    """Import the functions of the user's own, which costs what their modules import; a data source is only looked for."""
     build_reward_functions([spec for spec in recipe.rewards.functions if isinstance(spec, PythonReward)], base_folder=base_folder)
+    for key, part in (("advantage", recipe.algorithm.advantage), ("surrogate", recipe.algorithm.surrogate)):
+        if isinstance(part, PythonAdvantage | PythonSurrogate):
+            import_function(part.function, key=f"algorithm.{key}.function", base_folder=base_folder)
     if isinstance(recipe.data.source, PythonSource):
         file = recipe.data.source.function.rpartition(":")[0]
         if file.endswith(".py") and _file_at(file, base_folder) is None:
@@ -87,13 +97,32 @@ def _file_at(path: str, base_folder: Path) -> Path | None:
     return next((file for folder in (base_folder, Path()) if (file := folder / Path(path).expanduser()).is_file()), None)
 
 
-def _find_model(recipe: Recipe) -> tuple[ModelFacts | None, list[str]]:
-    """The model's sizes when it is on this machine, and what to know when it is not.
+def _find_teacher(recipe: Recipe) -> tuple[ModelFacts | None, list[str]]:
+    """The sizes of a teacher that is kept beside the policy, and what to know of any other."""
+    match recipe.teacher:
+        case LocalTeacher(name_or_path=name) if (Path(name).expanduser() / "adapter_config.json").is_file():
+            return None, [f"the teacher {name!r} is an adapter, whose base is looked for when training starts"]
+        case LocalTeacher(name_or_path=name):
+            return _find_model(name)
+        case ServerTeacher() as server:
+            server.api_key()
+            return None, [f"the teacher at {server.url} is asked when training starts, not now"]
+        case _:
+            return None, []
+
+
+def _find_critic(recipe: Recipe) -> tuple[ModelFacts | None, list[str]]:
+    """The sizes of the model that a critic has for itself."""
+    critic = recipe.algorithm.critic
+    return (None, []) if critic is None or critic.name_or_path is None else _find_model(critic.name_or_path)
+
+
+def _find_model(name: str) -> tuple[ModelFacts | None, list[str]]:
+    """A model's sizes when it is on this machine, and what to know when it is not.
 
     Raises:
         ModelError: There is no such model, or its folder is damaged.
     """
-    name = recipe.model.name_or_path
     packaged = {model.name: model for model in describe_models()}.get(name)
     if packaged is None or Path(name).expanduser().is_dir():
         folder = resolve(name)

@@ -92,7 +92,7 @@ def evaluate(
     recipe: RecipePath,
     overrides: Overrides = None,
     *,
-    model: Annotated[Path, typer.Option("--model", metavar="DIR", help="Model folder, for instance a checkpoint's.")],
+    model: Annotated[Path, typer.Option("--model", metavar="DIR", help="Model or adapter folder, for instance a checkpoint's.")],
 ) -> None:
     """Answer the held-out prompts with a model and score the answers."""
     loaded = load_recipe(recipe, overrides or [])
@@ -101,6 +101,31 @@ def evaluate(
     result = run_evaluation(loaded, base_folder=recipe.parent, model_folder=model)
     for name, value in result.metrics.items():
         typer.echo(f"{name:<24} {value:.4g}")
+
+
+@app.command()
+def export(
+    source: Annotated[Path, typer.Argument(metavar="RUN_OR_ADAPTER", help="A run's folder, or one of an adapter or a model.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
+) -> None:
+    """Write a trained model as a Hugging Face folder, an adapter merged into its base."""
+    from headrace.launch.export import export as run_export
+
+    run_export(source, target)
+    typer.echo(f"the model is in {target}")
+
+
+@app.command()
+def algorithms(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="An algorithm to show with all its keys.", show_default=False)
+    ] = None,
+) -> None:
+    """List the named algorithms, or show one as the table of a recipe."""
+    from headrace.cli.algorithms import describe_algorithm, list_algorithms
+
+    for line in list_algorithms() if name is None else describe_algorithm(name):
+        typer.echo(line)
 
 
 @app.command()

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+from headrace.config import algorithm as parts
+from headrace.config.algorithm_formulas import loss_formula
 from headrace.config.memory import MemoryEstimate, estimate_memory
 from headrace.config.model_facts import ModelFacts
 from headrace.config.recipe import Recipe
 from headrace.config.schedule import AsyncSchedule
-from headrace.config.training import BehaviourProximal
 from headrace.errors import DataError
 
 _LARGE_LEARNING_RATE = 1e-4
@@ -41,12 +42,21 @@ class Plan:
     warnings: tuple[str, ...]
 
 
-def make_plan(recipe: Recipe, *, model: ModelFacts | None = None, num_rows: int | None = None) -> Plan:
+def make_plan(
+    recipe: Recipe,
+    *,
+    model: ModelFacts | None = None,
+    teacher: ModelFacts | None = None,
+    critic: ModelFacts | None = None,
+    num_rows: int | None = None,
+) -> Plan:
     """Work out a plan.
 
     Args:
         recipe: A valid recipe.
         model: The model's sizes, when its folder is on this machine.
+        teacher: Those of a local teacher, likewise.
+        critic: Those of the critic's own model, likewise.
         num_rows: Rows of the data set, when they could be counted.
 
     Raises:
@@ -61,14 +71,14 @@ def make_plan(recipe: Recipe, *, model: ModelFacts | None = None, num_rows: int 
         slots=recipe.slots,
         worst_staleness=_worst_staleness(recipe),
         staleness_reason=_staleness_reason(recipe),
-        loss=_loss(recipe),
+        loss=loss_formula(recipe.algorithm),
         denominator=_denominator(recipe),
         sampling=_drawn(recipe.sampling.temperature, 1.0, 0, recipe.sampling.max_completion_length),
         evaluation=_evaluation(recipe),
         num_prompts=num_prompts,
         steps=steps,
         epochs=None if steps is None or num_prompts is None else steps * recipe.training.prompts_per_step / num_prompts,
-        memory=None if model is None else estimate_memory(recipe, model),
+        memory=None if model is None else estimate_memory(recipe, model, teacher=teacher, critic=critic),
         warnings=tuple(_warnings(recipe, model)),
     )
 
@@ -107,23 +117,6 @@ def _staleness_reason(recipe: Recipe) -> str:
         return f"groups are trained in order of completion, so that {schedule.max_staleness} bounds their number, not their age"
     limit = f"{schedule.max_staleness} step{'' if schedule.max_staleness == 1 else 's'}"
     return f"no group is trained on later than {limit} after its admission"
-
-
-def _loss(recipe: Recipe) -> str:
-    algorithm = recipe.algorithm
-    proximal = algorithm.proximal
-    clip = f"clip(r, {1 - algorithm.epsilon:g}, {1 + algorithm.clip_high:g})"
-    surrogate = f"-min(r·A, {clip}·A)"
-    if isinstance(proximal, BehaviourProximal):
-        where = "r = π/π_behaviour"
-    else:
-        surrogate = f"-w·min(r·A, {clip}·A)"
-        cap = "masked above" if proximal.beyond_cap == "mask" else "at most"
-        where = f"r = π/π_prox, w = π_prox/π_behaviour {cap} {proximal.behaviour_weight_cap:g}, π_prox by {proximal.type}"
-    scale = {"group": "(R - group mean) / group std", "batch": "(R - group mean) / batch std", "none": "R - group mean"}
-    kl = f" + {algorithm.beta:g}·KL(π ‖ π_0)" if algorithm.beta else ""
-    entropy = f" - {algorithm.entropy_coefficient:g}·H(π)" if algorithm.entropy_coefficient else ""
-    return f"Σ {surrogate}{kl}{entropy}; {where}, A = {scale[algorithm.scale_rewards]}"
 
 
 def _denominator(recipe: Recipe) -> str:
@@ -203,13 +196,16 @@ def _engine_too_small(recipe: Recipe) -> str | None:
 
 def _large_learning_rate(recipe: Recipe) -> str | None:
     rate = recipe.training.learning_rate
-    if rate <= _LARGE_LEARNING_RATE:
+    if rate <= _LARGE_LEARNING_RATE or recipe.lora is not None:
         return None
     return f"training.learning_rate = {rate:g} is large for training all weights; above {_LARGE_LEARNING_RATE:g} runs usually collapse"
 
 
 def _uncorrected_staleness(recipe: Recipe) -> str | None:
-    staleness = recipe.schedule.max_staleness
-    if staleness < _STALENESS_TO_CORRECT or recipe.algorithm.proximal.type != "behaviour":
+    algorithm, staleness = recipe.algorithm, recipe.schedule.max_staleness
+    clips_at_the_sampler = (
+        isinstance(algorithm.surrogate, parts.ClipSurrogate | parts.ReinforceSurrogate) and algorithm.proximal == "behaviour"
+    )
+    if staleness < _STALENESS_TO_CORRECT or not clips_at_the_sampler:
         return None
-    return f"max_staleness = {staleness} without a correction costs accuracy; set algorithm.proximal.type to 'loglinear' or 'recompute'"
+    return f"max_staleness = {staleness} without a correction costs accuracy; set algorithm.name to 'a3po' or 'areal'"

@@ -153,7 +153,7 @@ def _key(location: Sequence[int | str]) -> str:
 
 
 def _is_alternative(part: str) -> bool:
-    return part.startswith("literal[") or part in ("int", "constrained-int")
+    return part.startswith(("literal[", "dict[")) or part in ("int", "constrained-int", "list[str]")
 
 
 def _shown(value: Any) -> str:

@@ -4,13 +4,19 @@ from collections.abc import Callable
 
 from pydantic import Field, model_validator
 
+from headrace.config.algorithm import AlgorithmSection
+from headrace.config.algorithm_checks import ALGORITHM_CHECKS
 from headrace.config.base import Section
 from headrace.config.data import DataSection, ModelSection
 from headrace.config.generation import EngineSection, EvaluationSection, SamplingSection
+from headrace.config.lora import LoraSection
 from headrace.config.rewards import RewardsSection
 from headrace.config.run import RunSection, TelemetrySection
 from headrace.config.schedule import AsyncSchedule, PeriodicSchedule, ScheduleSection
-from headrace.config.training import AlgorithmSection, CheckpointSection, TrainingSection
+from headrace.config.shadow import ShadowSection, shadow_algorithms, shadow_problems
+from headrace.config.teacher import TeacherSection
+from headrace.config.teacher_checks import teacher_problem
+from headrace.config.training import CheckpointSection, TrainingSection
 
 
 class Recipe(Section):
@@ -24,14 +30,18 @@ class Recipe(Section):
     evaluation: EvaluationSection = EvaluationSection()
     schedule: ScheduleSection = Field(default=AsyncSchedule())
     algorithm: AlgorithmSection = AlgorithmSection()
+    teacher: TeacherSection | None = None
     training: TrainingSection = TrainingSection()
+    lora: LoraSection | None = None
+    shadow: ShadowSection | None = None
     engine: EngineSection = EngineSection()
     checkpoint: CheckpointSection = CheckpointSection()
     telemetry: TelemetrySection = TelemetrySection()
 
     @model_validator(mode="after")
     def _sections_agree(self) -> "Recipe":
-        problems = [problem for check in CROSS_CHECKS if (problem := check(self))]
+        problems = [check(self.algorithm) for check in ALGORITHM_CHECKS] + [check(self) for check in CROSS_CHECKS]
+        problems = [problem for problem in problems if problem] + shadow_problems(self.shadow, self.algorithm, streams=self.streams)
         if problems:
             raise ValueError("; ".join(problems))
         return self
@@ -51,6 +61,11 @@ class Recipe(Section):
     def streams(self) -> bool:
         """Whether training starts before the batch is complete."""
         return isinstance(self.schedule, PeriodicSchedule) or (isinstance(self.schedule, AsyncSchedule) and self.schedule.stream)
+
+    @property
+    def shadow_algorithms(self) -> dict[str, AlgorithmSection]:
+        """Algorithms that are only compared with, by their labels."""
+        return shadow_algorithms(self.shadow, self.algorithm)
 
     @property
     def completions_per_step(self) -> int:
@@ -77,10 +92,10 @@ def _slots_keep_the_bound(recipe: Recipe) -> str | None:
 
 
 def _streaming_sees_single_groups(recipe: Recipe) -> str | None:
-    if recipe.streams and recipe.algorithm.scale_rewards == "batch":
+    if recipe.streams and recipe.algorithm.needs_batch is not None:
         return (
-            f"schedule.type = {recipe.schedule.type!r} trains on groups before the batch is complete, but scale_rewards = 'batch' needs "
-            "the whole batch; set algorithm.scale_rewards to 'group' or 'none', or schedule.type to 'sync'"
+            f"schedule.type = {recipe.schedule.type!r} trains on groups before the batch is complete, but algorithm."
+            f"{recipe.algorithm.needs_batch} needs the whole batch; choose another one, or set schedule.type to 'sync'"
         )
     return None
 
@@ -103,6 +118,10 @@ def _minibatches_divide(recipe: Recipe) -> str | None:
             "must be equal; choose a divisor"
         )
     return None
+
+
+def _teacher_and_distillation(recipe: Recipe) -> str | None:
+    return teacher_problem(recipe.teacher, recipe.algorithm, recipe.sampling)
 
 
 def _scorer_knows_the_task(recipe: Recipe) -> str | None:
@@ -129,6 +148,7 @@ CROSS_CHECKS: tuple[Callable[[Recipe], str | None], ...] = (
     _streaming_sees_single_groups,
     _streaming_makes_one_update,
     _minibatches_divide,
+    _teacher_and_distillation,
     _scorer_knows_the_task,
     _evaluation_has_prompts,
 )

@@ -8,12 +8,13 @@ _MICRO_BATCH = (
 )
 _MINIBATCHES = "algorithm.num_minibatches (optimizer updates a step, each on its share of the batch); a batch is passed over once"
 _KL = "algorithm.beta (weight of the KL divergence to the initial policy)"
-_CLIP_LOW = "algorithm.epsilon (the ratio is clipped below 1 - epsilon)"
-_CLIP_HIGH = "algorithm.epsilon_high (the ratio is clipped above 1 + epsilon_high)"
+_CLIP_LOW = "algorithm.surrogate.epsilon (the ratio is clipped below 1 - epsilon)"
+_CLIP_HIGH = "algorithm.surrogate.epsilon_high (the ratio is clipped above 1 + epsilon_high)"
 _LENGTH = "sampling.max_completion_length (tokens)"
-_DECOUPLED = "algorithm.proximal, for instance {type = 'recompute'} or {type = 'loglinear'}"
-_CAP = "algorithm.proximal.behaviour_weight_cap of type 'recompute' or 'loglinear'"
+_DECOUPLED = "algorithm.proximal: 'recompute' or 'loglinear'; or algorithm.name = 'areal' or 'a3po'"
+_CAP = "algorithm.correction, for instance {type = 'mis', high = 5.0} (left out above) or {type = 'tis', high = 5.0} (cut)"
 _MODEL = "model.name_or_path"
+_RANK = "lora.rank"
 _AUTOCAST = "training.autocast ('bfloat16' or 'none'); weights stay float32"
 
 SYNONYMS = {
@@ -61,8 +62,26 @@ SYNONYMS = {
     "prox_logp_method": _DECOUPLED,
     "behav_imp_weight_cap": _CAP,
     "behave_imp_weight_cap": _CAP,
-    "loss_type": "algorithm.denominator: 'tokens' for dapo, 'sequences' for grpo, 'constant' for dr_grpo",
-    "importance_sampling_level": "nothing to set: importance ratios are taken for each token",
+    "loss_type": "algorithm.name ('grpo', 'dr_grpo', 'dapo', 'cispo', 'sapo', …); what the sum is divided by alone is "
+    "algorithm.denominator",
+    "clip_ratio_c": "algorithm.surrogate.delta (largest ratio of a token with a negative advantage)",
+    "adv_estimator": "algorithm.advantage.type, or algorithm.name for the whole algorithm",
+    "advantage_estimator": "algorithm.advantage.type, or algorithm.name for the whole algorithm",
+    "tis_clip": _CAP,
+    "vllm_importance_sampling_cap": _CAP,
+    "vllm_importance_sampling_mode": _CAP,
+    "rollout_is_threshold": _CAP,
+    "overlong_filter": "algorithm.mask_truncated_completions",
+    "overlong_reward_penalty": "algorithm.overlong_buffer_share (share of max_completion_length)",
+    "teacher_model": "[teacher], with algorithm.distillation_coefficient",
+    "opd_kl_coef": "algorithm.distillation_coefficient",
+    "r": _RANK,
+    "lora_r": _RANK,
+    "lora_rank": _RANK,
+    "lora_alpha": "lora.alpha",
+    "lora_target_modules": "lora.target_modules",
+    "lora_dropout": "nothing to set: an adapter has no dropout, as the engine's log-probabilities must be the trainer's",
+    "use_peft": "nothing to set: a section [lora] is enough",
     "reward_funcs": "rewards.functions, for instance [{type = 'python', function = 'my_rewards.py:score'}]",
     "reward_weights": "the weight of each entry of rewards.functions",
     "max_new_tokens": _LENGTH,

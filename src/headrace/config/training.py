@@ -1,70 +1,10 @@
-"""`[algorithm]`, `[training]` and `[checkpoint]`: what is learned from a batch, and how."""
+"""`[training]` and `[checkpoint]`: the optimizer, the shape of its batches, and what is kept."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from headrace.config.base import Section
-
-
-class BehaviourProximal(Section):
-    """The proximal policy is the one that sampled: ordinary PPO against the recorded log-probabilities."""
-
-    type: Literal["behaviour"] = "behaviour"
-
-
-class RecomputeProximal(Section):
-    """Decoupled PPO (AReaL, Eq. 5): the proximal policy is the one at the start of the step."""
-
-    type: Literal["recompute"] = "recompute"
-    behaviour_weight_cap: float = Field(default=5.0, gt=1)
-    """Largest weight pi_prox / pi_behaviour of a token."""
-    beyond_cap: Literal["mask", "clamp"] = "mask"
-    """A token whose weight exceeds the cap is left out, or weighs as much as the cap."""
-
-
-class LoglinearProximal(Section):
-    """A-3PO: the proximal policy is interpolated from the step's own log-probabilities, without a forward pass."""
-
-    type: Literal["loglinear"] = "loglinear"
-    behaviour_weight_cap: float = Field(default=5.0, gt=1)
-    """Largest weight pi_prox / pi_behaviour of a token."""
-    beyond_cap: Literal["mask", "clamp"] = "mask"
-    """A token whose weight exceeds the cap is left out, or weighs as much as the cap."""
-
-
-ProximalPolicy = Annotated[BehaviourProximal | RecomputeProximal | LoglinearProximal, Field(discriminator="type")]
-
-
-class AlgorithmSection(Section):
-    """GRPO: group advantages and a clipped surrogate."""
-
-    num_generations: int = Field(default=8, ge=2)
-    """Rollouts of each prompt. At least 2: an advantage compares siblings."""
-    scale_rewards: Literal["group", "batch", "none"] = "group"
-    """Divide centred rewards by the standard deviation of the group, of the batch, or not at all (Dr. GRPO)."""
-    epsilon: float = Field(default=0.2, gt=0, lt=1)
-    """The ratio is clipped below 1 - epsilon …"""
-    epsilon_high: float | None = Field(default=None, gt=0)
-    """… and above 1 + epsilon_high; unset takes `epsilon`."""
-    proximal: ProximalPolicy = BehaviourProximal()
-    """The policy that the ratio is clipped against."""
-    denominator: Literal["tokens", "sequences", "constant"] = "tokens"
-    """What the summed loss is divided by: the batch's completion tokens (TRL's `dapo`), each sequence's own tokens and then the sequences
-    (`grpo`), or completions · max_completion_length (`dr_grpo`)."""
-    beta: float = Field(default=0.0, ge=0)
-    """Weight of the KL divergence (k3 estimator) to the initial policy; above 0 a frozen copy of it is kept."""
-    entropy_coefficient: float = 0.0
-    """Weight of the policy's entropy, which is added to the objective."""
-    num_minibatches: int = Field(default=1, ge=1)
-    """Optimizer updates per step, each on its share of the batch."""
-    mask_truncated_completions: bool = False
-    """Leave completions that hit the length limit out of the loss and out of their group's statistics."""
-
-    @property
-    def clip_high(self) -> float:
-        """Upper clip distance in force."""
-        return self.epsilon if self.epsilon_high is None else self.epsilon_high
 
 
 class TrainingSection(Section):
@@ -98,7 +38,7 @@ class TrainingSection(Section):
     autocast: Literal["auto", "bfloat16", "none"] = "auto"
     """Arithmetic of the forward pass; weights stay float32. `auto`: bfloat16 where the hardware is fast at it."""
     threads: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    """CPU threads for training. `auto`: all cores while the engine is idle, half of them while it computes."""
+    """CPU threads for training, and for each teacher or reference in this process. `auto`: those that nobody else computes with."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
 

@@ -1,9 +1,9 @@
 """From ready groups to the micro-batches of a step: whole batches, or streaming."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from headrace.batching.micro_batches import plan_micro_batches
-from headrace.batching.samples import AdvantageFunction, with_advantages
+from headrace.batching.samples import CreditFunction, with_advantages
 from headrace.buffer.group_buffer import GroupBuffer
 from headrace.telemetry.events import TrainedGroup
 from headrace.types import MicroBatch
@@ -20,15 +20,15 @@ class BatchStream:
         self,
         buffer: GroupBuffer,
         *,
-        advantages_of: AdvantageFunction,
-        mask_truncated_completions: bool,
+        credit: CreditFunction,
+        shadow_credits: Mapping[str, CreditFunction],
         token_budget: int,
         num_minibatches: int,
         streams: bool,
     ) -> None:
         self._buffer = buffer
-        self._advantages_of = advantages_of
-        self._mask_truncated_completions = mask_truncated_completions
+        self._credit = credit
+        self._shadow_credits = shadow_credits
         self._token_budget = token_budget
         self._num_minibatches = num_minibatches
         self._streams = streams
@@ -38,7 +38,7 @@ class BatchStream:
         """The micro-batches that the trainer trains on at `version`. `groups` stays empty at the end of the prompts."""
         self._groups = []
         while scored := await (self._buffer.take_some() if self._streams else self._buffer.take_batch()):
-            groups = with_advantages(scored, advantages_of=self._advantages_of, mask_truncated_completions=self._mask_truncated_completions)
+            groups = with_advantages(scored, credit=self._credit, shadow_credits=self._shadow_credits)
             self._groups += groups
             for micro_batch in plan_micro_batches(
                 groups, version=version, token_budget=self._token_budget, num_minibatches=self._num_minibatches

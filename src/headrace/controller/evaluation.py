@@ -86,15 +86,21 @@ def evaluation_metrics(rewards: Sequence[Sequence[RolloutReward]], rollouts: Seq
 
     Returns:
         `eval/reward`, `eval/mean_length` (tokens), `eval/clipped_ratio`, `eval/failed`, and with k > 1 rollouts a prompt
-        `eval/pass@k`: the share of prompts whose best rollout has reward at least 1.
+        `eval/pass@k`: the share of prompts whose best rollout has reward at least 1. Without reward functions, the lengths alone.
     """
-    totals = [[0.0 if reward.total is None else reward.total for reward in siblings] for siblings in rewards]
-    flat = [total for siblings in totals for total in siblings]
     flat_rollouts = [rollout for siblings in rollouts for rollout in siblings]
-    metrics = {
-        "eval/reward": sum(flat) / len(flat),
+    lengths = {
         "eval/mean_length": sum(len(rollout.completion_ids) for rollout in flat_rollouts) / len(flat_rollouts),
         "eval/clipped_ratio": sum(rollout.finish_reason == "length" for rollout in flat_rollouts) / len(flat_rollouts),
+    }
+    return (_reward_metrics(rewards) if any(reward.by_function for siblings in rewards for reward in siblings) else {}) | lengths
+
+
+def _reward_metrics(rewards: Sequence[Sequence[RolloutReward]]) -> dict[str, float]:
+    totals = [[0.0 if reward.total is None else reward.total for reward in siblings] for siblings in rewards]
+    flat = [total for siblings in totals for total in siblings]
+    metrics = {
+        "eval/reward": sum(flat) / len(flat),
         "eval/failed": sum(reward.error is not None for siblings in rewards for reward in siblings) / len(flat),
     }
     num_rollouts = len(totals[0])

@@ -4,6 +4,7 @@ A checkpoint is taken between two steps. The groups that are live then (in fligh
 again: nothing that was trained on is repeated, nothing that was admitted is forgotten.
 """
 
+import asyncio
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -47,7 +48,7 @@ class RunCheckpoints:
             events: Told of each checkpoint.
             clock: The run's.
             extra_state: More JSON values to save with the state (telemetry's totals).
-            save_beside: Writes more files into the folder (the tokenizer).
+            save_beside: Writes more files into the folder (the tokenizer, the teacher's snapshot); called on another thread.
             saved_version: The version resumed from, which need not be saved again.
         """
         self._folders = folders
@@ -87,7 +88,7 @@ class RunCheckpoints:
 
     async def _save_parts(self, folder: Path) -> None:
         await self._trainer.save(folder)
-        self._save_beside(folder)
+        await asyncio.to_thread(self._save_beside, folder)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Supervisor:
@@ -41,6 +42,12 @@ class Supervisor:
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     first = group.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+async def gather_both(first: Coroutine[Any, Any, T], second: Coroutine[Any, Any, U]) -> tuple[T, U]:
+    """Run two coroutines side by side and return both results; the first failure cancels the other and is raised."""
+    results = await gather_in_order([first, second])
+    return results[0], results[1]  # pyright: ignore[reportReturnType] # (in the order given)
 
 
 async def gather_in_order(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -3,43 +3,45 @@
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from headrace.algorithms.advantages import batch_scaled_advantages, centred_advantages, group_scaled_advantages
-from headrace.batching.samples import AdvantageFunction
 from headrace.buffer.group_buffer import BufferLimits, GroupBuffer
 from headrace.config.generation import EvaluationSection, SamplingSection
 from headrace.config.recipe import Recipe
 from headrace.config.schedule import AsyncSchedule
+from headrace.config.teacher import SelfTeacher
 from headrace.controller.batches import BatchStream
 from headrace.controller.checkpoints import CheckpointFolders
 from headrace.controller.evaluation import Evaluator
 from headrace.controller.pipeline import Limits, Parts
 from headrace.controller.resume import RunCheckpoints
 from headrace.controller.rollouts import GroupRunner
-from headrace.interfaces import Clock, RewardService, RolloutEngine, Trainer
+from headrace.interfaces import Clock, LogprobScorer, RewardService, RolloutEngine, Trainer, WeightPublisher
+from headrace.launch.credit import make_group_rules
+from headrace.launch.inputs import Inputs
 from headrace.launch.model_loading import stop_token_ids
 from headrace.launch.policy import Policy, autocast_dtype, engine_copy, total_steps
+from headrace.launch.shadow import make_shadows
 from headrace.launch.threads import ThreadShares
 from headrace.rollout.embedded_engine import EmbeddedEngine
 from headrace.staleness.consumption import ORDERS
 from headrace.telemetry.events import Events
 from headrace.training.local_trainer import LocalTrainer
+from headrace.training.policy_trainer import PolicyTrainer
+from headrace.training.snapshot_scorer import SnapshotScorer
 from headrace.types import Sampling
 from headrace.weight_sync.in_process import InProcessPublisher
-
-ADVANTAGES: Mapping[str, AdvantageFunction] = {
-    "group": group_scaled_advantages,
-    "batch": batch_scaled_advantages,
-    "none": centred_advantages,
-}
-"""By `algorithm.scale_rewards`."""
+from headrace.weight_sync.snapshots import SnapshottingPublisher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """The parts with threads or processes of their own, to be closed at the end."""
 
+    teacher: LogprobScorer | None = None
+    reference: LogprobScorer | None = None
     engine: RolloutEngine
     trainer: Trainer
     rewards: RewardService
@@ -48,6 +50,9 @@ class Services:
         """Stop generation first, then what it feeds."""
         await self.engine.close()
         await self.rewards.close()
+        for scorer in (self.teacher, self.reference):
+            if scorer is not None:
+                await scorer.close()
         await self.trainer.close()
 
 
@@ -65,19 +70,25 @@ def make_engine(recipe: Recipe, policy: Policy, threads: ThreadShares) -> Embedd
     )
 
 
-def make_trainer(recipe: Recipe, policy: Policy, threads: ThreadShares) -> LocalTrainer:
-    """The trainer, which changes the policy's weights in place; with beta above 0 it keeps a frozen copy of them as they are now."""
-    return LocalTrainer(
+def make_trainer(recipe: Recipe, inputs: Inputs, policy: Policy, threads: ThreadShares) -> LocalTrainer:
+    """The trainer, which changes the policy's weights in place; with a KL term it keeps a frozen copy of them as they are now.
+
+    The base of an adapter is such a copy already.
+    """
+    trainer = PolicyTrainer(
         policy.model,
         algorithm=recipe.algorithm,
         training=recipe.training,
         temperature=recipe.sampling.temperature,
         max_completion_length=recipe.sampling.max_completion_length,
         total_steps=total_steps(recipe, policy.prompts),
-        threads=threads.trainer,
         autocast_dtype=autocast_dtype(recipe),
-        reference=copy.deepcopy(policy.model) if recipe.algorithm.beta > 0 else None,
+        reference=copy.deepcopy(policy.model) if recipe.algorithm.has_kl_loss and recipe.lora is None else None,
+        token_losses=inputs.token_losses,
+        critic_backbone=policy.critic_backbone,
+        shadows=make_shadows(recipe, inputs.shadows),
     )
+    return LocalTrainer(trainer, threads=threads.trainer)
 
 
 def make_limits(recipe: Recipe) -> Limits:
@@ -108,6 +119,7 @@ def make_buffer(recipe: Recipe, clock: Clock) -> GroupBuffer:
 
 def make_parts(
     recipe: Recipe,
+    inputs: Inputs,
     policy: Policy,
     services: Services,
     *,
@@ -126,14 +138,14 @@ def make_parts(
         buffer=buffer,
         batches=BatchStream(
             buffer,
-            advantages_of=ADVANTAGES[recipe.algorithm.scale_rewards],
-            mask_truncated_completions=recipe.algorithm.mask_truncated_completions,
+            credit=inputs.credit,
+            shadow_credits=inputs.shadows.credits,
             token_budget=recipe.training.token_budget,
             num_minibatches=recipe.algorithm.num_minibatches,
             streams=recipe.streams,
         ),
         trainer=services.trainer,
-        weights=InProcessPublisher(services.trainer, [services.engine]),
+        weights=_make_publisher(recipe, services),
         evaluator=make_evaluator(recipe, policy, services.engine, services.rewards, events=events, clock=clock),
         checkpoints=RunCheckpoints(
             folders,
@@ -144,10 +156,26 @@ def make_parts(
             events=events,
             clock=clock,
             extra_state=summary_state,
-            save_beside=policy.tokenizer.save_pretrained,
+            save_beside=partial(_save_beside, policy, services.teacher),
             saved_version=saved_version,
         ),
     )
+
+
+def _make_publisher(recipe: Recipe, services: Services) -> WeightPublisher:
+    publisher = InProcessPublisher(services.trainer, [services.engine])
+    if not isinstance(recipe.teacher, SelfTeacher):
+        return publisher
+    assert isinstance(services.teacher, SnapshotScorer), "a teacher of type 'self' keeps snapshots"
+    return SnapshottingPublisher(
+        publisher, services.trainer, take_snapshot=services.teacher.take_snapshot, every_steps=recipe.teacher.snapshot_every_steps
+    )
+
+
+def _save_beside(policy: Policy, teacher: LogprobScorer | None, folder: Path) -> None:
+    policy.tokenizer.save_pretrained(folder)
+    if isinstance(teacher, SnapshotScorer):
+        teacher.save(folder)
 
 
 def make_evaluator(
@@ -178,8 +206,10 @@ def _make_runner(recipe: Recipe, services: Services, buffer: GroupBuffer, events
         sampling=_sampling(recipe, recipe.sampling),
         num_generations=recipe.algorithm.num_generations,
         seed=recipe.run.seed,
-        max_failed_groups=recipe.rewards.max_failed_groups,
+        rules=make_group_rules(recipe),
         stall_seconds=recipe.run.stall_seconds,
+        teacher=services.teacher,
+        reference=services.reference,
     )
 
 

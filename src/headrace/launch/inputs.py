@@ -6,12 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.algorithms.credit import Credit
 from headrace.config.recipe import Recipe
 from headrace.data.prompt_text import other_columns, prompt_texts
 from headrace.data.rows import Row, rows_from_iterable
 from headrace.data.sources import load_rows
 from headrace.errors import RecipeError
-from headrace.rewards.building import build_reward_functions, wrap_reward_functions
+from headrace.launch.adapters import check_peft
+from headrace.launch.credit import make_credit, user_surrogate
+from headrace.launch.shadow import ShadowInputs, shadow_inputs
+from headrace.rewards.building import build_reward_functions, check_rewards, wrap_reward_functions
 from headrace.rewards.functions import RewardFunction
 from headrace.rewards.rehearsal import rehearse
 from headrace.rewards.service import ProcessRewardService
@@ -20,10 +24,16 @@ from headrace.types import Prompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """Rows and reward functions."""
+    """Rows, and whatever may be a user's function."""
 
     rows: Sequence[Row]
     reward_functions: Sequence[RewardFunction]
+    credit: Credit
+    """From scored groups to advantages."""
+    token_losses: Callable[..., Any] | None
+    """The user's surrogate."""
+    shadows: ShadowInputs = ShadowInputs()
+    """The same of algorithms that are only compared with."""
 
 
 def inputs_of_recipe(recipe: Recipe, *, base_folder: Path) -> Inputs:
@@ -36,16 +46,19 @@ def inputs_of_recipe(recipe: Recipe, *, base_folder: Path) -> Inputs:
     Raises:
         UserError: Anything about them that cannot work.
     """
-    if not recipe.rewards.functions:
-        raise RecipeError(
-            "rewards.functions is empty, so nothing could be learned; add for instance [[rewards.functions]] type = 'exact_number'"
-        )
+    check_rewards(recipe)
     functions = build_reward_functions(recipe.rewards.functions, base_folder=base_folder)
-    return Inputs(rows=load_rows(recipe.data.source, base_folder=base_folder), reward_functions=functions)
+    return Inputs(
+        rows=load_rows(recipe.data.source, base_folder=base_folder),
+        reward_functions=functions,
+        credit=_credit(recipe, base_folder=base_folder),
+        token_losses=user_surrogate(recipe.algorithm, base_folder=base_folder),
+        shadows=shadow_inputs(recipe, base_folder=base_folder),
+    )
 
 
 def inputs_from_python(
-    train_dataset: Iterable[object], reward_funcs: Sequence[Callable[..., Any]], reward_weights: Sequence[float] | None
+    recipe: Recipe, train_dataset: Iterable[object], reward_funcs: Sequence[Callable[..., Any]], reward_weights: Sequence[float] | None
 ) -> Inputs:
     """The same from Python objects.
 
@@ -53,17 +66,25 @@ def inputs_from_python(
         UserError: Anything about them that cannot work.
     """
     functions = wrap_reward_functions(reward_funcs, reward_weights)
-    if not functions:
+    if not functions and recipe.algorithm.learns_from_rewards:
         raise RecipeError("reward_funcs is empty, so nothing could be learned; pass at least one function")
-    return Inputs(rows=rows_from_iterable(train_dataset, origin="train_dataset"), reward_functions=functions)
+    return Inputs(
+        rows=rows_from_iterable(train_dataset, origin="train_dataset"),
+        reward_functions=functions,
+        credit=_credit(recipe, base_folder=Path.cwd()),
+        token_losses=user_surrogate(recipe.algorithm, base_folder=Path.cwd()),
+        shadows=shadow_inputs(recipe, base_folder=Path.cwd()),
+    )
 
 
 def check_inputs(inputs: Inputs, recipe: Recipe) -> None:
-    """Check the prompts as far as possible without a tokenizer, and call the rewards on the first one.
+    """Check the prompts as far as possible without a tokenizer, call the rewards on the first one, and look for peft where it is needed.
 
     Raises:
         UserError: Whatever would break the run later.
     """
+    if recipe.lora is not None:
+        check_peft("[lora]")
     texts = prompt_texts(inputs.rows, recipe.data)
     first = Prompt(row=0, epoch=0, token_ids=(), text=texts[0], columns=other_columns(inputs.rows[0], recipe.data))
     asyncio.run(_rehearse(reward_service(inputs, recipe), first))
@@ -77,6 +98,10 @@ def reward_service(inputs: Inputs, recipe: Recipe) -> ProcessRewardService:
         time_limit_seconds=recipe.rewards.time_limit_seconds,
         on_failure=recipe.rewards.on_failure,
     )
+
+
+def _credit(recipe: Recipe, *, base_folder: Path) -> Credit:
+    return make_credit(recipe.algorithm, max_completion_length=recipe.sampling.max_completion_length, base_folder=base_folder)
 
 
 async def _rehearse(service: ProcessRewardService, prompt: Prompt) -> None:

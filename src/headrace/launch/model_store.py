@@ -135,6 +135,10 @@ def check_folder(folder: Path) -> None:
     Raises:
         ModelError: No `config.json`, no weights, a missing shard, or a safetensors file that is cut short.
     """
+    if (folder / "adapter_config.json").is_file():
+        raise ModelError(
+            f"{folder} is an adapter, not a whole model; make one with headrace export {folder} OUT, and set model.name_or_path to OUT"
+        )
     if not (folder / "config.json").is_file():
         raise ModelError(f"{folder} is not a model folder: it has no config.json; set model.name_or_path to a Hugging Face model folder")
     shards = sorted(folder.glob("*.safetensors"))

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,6 +13,8 @@ from headrace.config.recipe import Recipe
 from headrace.data.prompts import PromptSets, build_prompt_sets
 from headrace.data.rows import Row
 from headrace.errors import DataError, RecipeError
+from headrace.launch.adapters import add_adapter, base_of_adapter, is_adapter_folder, load_adapter
+from headrace.launch.critic import load_critic_backbone
 from headrace.launch.model_loading import auto_dtype, load_policy, load_tokenizer, max_sequence_length
 from headrace.launch.model_store import resolve
 
@@ -22,11 +24,13 @@ class Policy:
     """A model, its tokenizer, and the prompts tokenized for it."""
 
     model: PreTrainedModel
-    """float32 weights, on the device that trains."""
+    """float32 weights, on the device that trains; with [lora], an adapter in a frozen base."""
     tokenizer: PreTrainedTokenizerBase
     prompts: PromptSets
     max_sequence_length: int
     """Most tokens of a prompt with its completion."""
+    critic_backbone: PreTrainedModel | None = None
+    """Of a critic that has a model for itself."""
 
 
 def load_policy_and_prompts(recipe: Recipe, rows: Sequence[Row], *, model_path: str | None = None) -> Policy:
@@ -35,18 +39,28 @@ def load_policy_and_prompts(recipe: Recipe, rows: Sequence[Row], *, model_path: 
     Args:
         recipe: The recipe.
         rows: The data set.
-        model_path: Load the weights from here instead of `model.name_or_path`.
+        model_path: A model or an adapter to load as it is, instead of preparing `model.name_or_path` for training.
 
     Raises:
         UserError: The model is missing or damaged, or the prompts do not fit.
     """
-    path: Path | str = resolve(model_path or recipe.model.name_or_path)
+    given = recipe.model.name_or_path if model_path is None else model_path
+    adapter = Path(given) if model_path is not None and is_adapter_folder(Path(given)) else None
+    path = resolve(given) if adapter is None else base_of_adapter(adapter, fallback=recipe.model.name_or_path)
     tokenizer = load_tokenizer(path, chat_template=recipe.model.chat_template)
     prompts = tokenize_prompts(recipe, rows, tokenizer)
     check_token_budget(recipe, prompts)
     model = load_policy(path, dtype=torch.float32)
+    if adapter is not None:
+        load_adapter(model, adapter, base=path)
+    elif recipe.lora is not None and model_path is None:
+        add_adapter(model, recipe.lora, base=path, seed=recipe.run.seed)
     model.to(device())  # pyright: ignore[reportArgumentType] # transformers' decorator hides the signature
-    return policy_of(recipe, model, tokenizer, prompts)
+    policy = policy_of(recipe, model, tokenizer, prompts)
+    if model_path is not None:
+        return policy
+    backbone = load_critic_backbone(recipe, tokenizer, longest_sequence=policy.max_sequence_length, device=device())
+    return replace(policy, critic_backbone=backbone)
 
 
 def tokenize_prompts(recipe: Recipe, rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> PromptSets:

@@ -29,7 +29,7 @@ def train(
         model: A Hugging Face model folder, a packaged model's name, or a name on the hub.
         train_dataset: Rows with a `prompt` column (text or messages): dictionaries, a Hugging Face `Dataset`, any finite iterable.
         reward_funcs: Functions with TRL's signature, `f(prompts, completions, completion_ids, **columns) -> list[float | None]`, plain or
-            async; closures and lambdas too, since they are sent to their processes by value.
+            async; closures and lambdas too, since they are sent to their processes by value. None ([]) where a teacher alone is learned from.
         config: The recipe's sections as nested mappings (docs/recipes.md), without `model`, `data.source` and `rewards.functions`, which
             the arguments above stand for. Only `run.output_dir` has no default.
         reward_weights: A factor for each function; None gives all 1.
@@ -56,7 +56,7 @@ def train(
     recipe = _recipe(model, config)
     folder = RunFolder(Path(recipe.run.output_dir))
     with folder.opened(recipe, resume=resume):
-        inputs = inputs_from_python(train_dataset, functions, reward_weights)
+        inputs = inputs_from_python(recipe, train_dataset, functions, reward_weights)
         return train_on(recipe, inputs, folder, console=console or Console())
 
 

@@ -22,12 +22,14 @@ from headrace.launch.interrupts import graceful_interrupts
 from headrace.launch.memory import rare_collections
 from headrace.launch.policy import Policy, load_policy_and_prompts
 from headrace.launch.run_folder import RunFolder
+from headrace.launch.scorers import make_reference, make_teacher
 from headrace.launch.sinks import RunSinks, make_sinks
 from headrace.launch.threads import thread_shares
 from headrace.telemetry.curves import plot_curves
 from headrace.telemetry.events import EvaluationFinished, Events
 from headrace.telemetry.run_files import disk_errors
 from headrace.training.checkpoint import save_policy
+from headrace.training.snapshot_scorer import SnapshotScorer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +102,17 @@ async def _train(
     events = Events(clock, sinks.all)
     threads = thread_shares(recipe)
     services = Services(
-        engine=make_engine(recipe, policy, threads), trainer=make_trainer(recipe, policy, threads), rewards=reward_service(inputs, recipe)
+        # Before the trainer: these copy the policy as it is now.
+        teacher=make_teacher(recipe, policy, threads),
+        reference=make_reference(recipe, policy, threads),
+        engine=make_engine(recipe, policy, threads),
+        trainer=make_trainer(recipe, inputs, policy, threads),
+        rewards=reward_service(inputs, recipe),
     )
     try:
         parts = make_parts(
             recipe,
+            inputs,
             policy,
             services,
             folders=folders,
@@ -114,6 +122,8 @@ async def _train(
             saved_version=None if resumed is None else resumed.version,
         )
         groups = [] if resumed is None else await restore(resumed, trainer=parts.trainer, buffer=parts.buffer, prompts=parts.prompts)
+        if resumed is not None and isinstance(services.teacher, SnapshotScorer):
+            await services.teacher.load(resumed.folder)
         pipeline = Pipeline(parts, make_limits(recipe), events=events, clock=clock, resumed=groups)
         with rare_collections(), graceful_interrupts(stop=_stop(pipeline, sinks), abandon=sinks.progress.close):
             await pipeline.run()
@@ -170,7 +180,7 @@ def evaluate(recipe: Recipe, *, base_folder: Path, model_folder: Path) -> Evalua
     Args:
         recipe: The recipe.
         base_folder: The recipe's folder.
-        model_folder: A Hugging Face model folder.
+        model_folder: A Hugging Face model folder, or an adapter's.
 
     Raises:
         UserError: Something the user gave cannot work.

@@ -1,10 +1,11 @@
-"""How the CPU's cores are divided between engine and trainer."""
+"""How the CPU's cores are divided among engine, trainer and scorers."""
 
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from threading import Lock
+from typing import Literal
 
 from headrace.config.recipe import Recipe
 
@@ -15,16 +16,19 @@ class ThreadShares:
 
     engine: AbstractContextManager[Callable[[], int]]
     trainer: AbstractContextManager[Callable[[], int]]
+    scorers: AbstractContextManager[Callable[[], int]]
+    """Each of them is a side of its own."""
 
 
 def thread_shares(recipe: Recipe, *, cores: int | None = None) -> ThreadShares:
-    """The recipe's numbers; sides with `auto` share the cores, each taking those that the other leaves idle."""
+    """The recipe's numbers, the trainer's for scorers too; sides with `auto` share the cores, each taking those that others leave idle."""
     shared = SharedCores(len(os.sched_getaffinity(0)) if cores is None else cores)
-    engine, trainer = recipe.engine.threads, recipe.training.threads
-    return ThreadShares(
-        engine=shared.side() if engine == "auto" else nullcontext(lambda: engine),
-        trainer=shared.side() if trainer == "auto" else nullcontext(lambda: trainer),
-    )
+
+    def side(number: Literal["auto"] | int) -> AbstractContextManager[Callable[[], int]]:
+        return shared.side() if number == "auto" else nullcontext(lambda: number)
+
+    training = recipe.training.threads
+    return ThreadShares(engine=side(recipe.engine.threads), trainer=side(training), scorers=side(training))
 
 
 class SharedCores:

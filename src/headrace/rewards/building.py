@@ -6,11 +6,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from headrace.config.recipe import Recipe
 from headrace.config.rewards import ExactNumber, MathVerify, PythonReward, ReasoningGym, RewardFunctionSpec
-from headrace.errors import RewardError
+from headrace.errors import RecipeError, RewardError
 from headrace.rewards.exact_number import ExactNumberReward
 from headrace.rewards.functions import RewardFunction
 from headrace.rewards.loading import ImportedFunction
+
+
+def check_rewards(recipe: Recipe) -> None:
+    """Make sure that there are rewards where the algorithm learns from them.
+
+    Raises:
+        RecipeError: There are none.
+    """
+    if not recipe.rewards.functions and recipe.algorithm.learns_from_rewards:
+        raise RecipeError(
+            "rewards.functions is empty, so nothing could be learned; add for instance [[rewards.functions]] type = 'exact_number', or "
+            "learn from a teacher alone (algorithm.name = 'distill')"
+        )
 
 
 def build_reward_functions(specs: Sequence[RewardFunctionSpec], *, base_folder: Path) -> list[RewardFunction]:

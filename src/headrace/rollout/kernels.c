@@ -9,6 +9,9 @@
 typedef uint16_t bfloat16;
 
 #define KEYS_AT_ONCE 64
+#define KEYS_AHEAD 8
+#define CACHE_LINE 32 // bfloat16 numbers
+#define WORTH_THREADS 65536 // numbers: waking a thread takes as long as some ten thousand
 
 static inline float widen(bfloat16 narrow) {
     uint32_t bits = (uint32_t)narrow << 16;
@@ -25,7 +28,7 @@ static inline bfloat16 narrow(float wide) {
 
 // x / sqrt(mean(x²) + epsilon), rounded, times the weight: [rows, features] each.
 void rms_norm(const bfloat16 *inputs, const bfloat16 *weight, bfloat16 *outputs, int64_t rows, int64_t features, float epsilon, int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1 && rows >= 16)
+#pragma omp parallel for num_threads(threads) if (threads > 1 && rows * features >= WORTH_THREADS)
     for (int64_t row = 0; row < rows; row++) {
         const bfloat16 *x = inputs + row * features;
         bfloat16 *y = outputs + row * features;
@@ -68,7 +71,12 @@ static void attend_to(Softmax *softmax, float queries[SIBLINGS][HEAD_SIZE], cons
     for (int64_t first = 0; first < number; first += KEYS_AT_ONCE) {
         const int64_t count = number - first < KEYS_AT_ONCE ? number - first : KEYS_AT_ONCE;
         for (int64_t j = 0; j < count; j++) {
-            const bfloat16 *key = keys + (first + j) * stride;
+            const bfloat16 *key = keys + (first + j) * stride, *value = values + (first + j) * stride;
+            // Rows stand too far apart for the processor to foresee the next ones.
+            for (int i = 0; i < HEAD_SIZE; i += CACHE_LINE) {
+                __builtin_prefetch(key + KEYS_AHEAD * stride + i);
+                __builtin_prefetch(value + KEYS_AHEAD * stride + i);
+            }
             for (int g = 0; g < SIBLINGS; g++) {
                 float score = 0;
                 for (int i = 0; i < HEAD_SIZE; i++) score += queries[g][i] * widen(key[i]);
@@ -99,8 +107,8 @@ void attend_decoded(const bfloat16 *queries, int64_t row_size, const bfloat16 *c
     const int64_t stride = 2 * key_heads * HEAD_SIZE;
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t unit = 0; unit < tokens * key_heads; unit++) {
-        // Head by head, so that siblings find their prompt in the cache of the processor.
-        const int64_t head = unit / tokens, token = unit % tokens;
+        // A token's heads one after the other, as their keys stand side by side in memory.
+        const int64_t token = unit / key_heads, head = unit % key_heads;
         const bfloat16 *query = queries + token * row_size + head * SIBLINGS * HEAD_SIZE;
         float scaled[SIBLINGS][HEAD_SIZE];
         Softmax softmax;

@@ -2,15 +2,22 @@
 
 On a CPU with bfloat16 arithmetic, weights are kept in oneDNN's own blocked layout: the plain layout is reordered on every
 call, which costs as much as the product itself.
+
+A LoRA adapter is computed beside the layers that it belongs to: added to bfloat16 weights, most of it would be rounded away.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from headrace.rollout.model_weights import ModelWeights
+
+_ADAPTER = "default"
+"""peft's name of a model's only adapter."""
 
 
 class PlainLinear(nn.Module):
@@ -83,22 +90,98 @@ class PackedLinear(nn.Module):
         self._packed = torch.ops.mkldnn._reorder_linear_weight(plain, None)
 
 
-EngineLinear = PlainLinear | PackedLinear
+class AdaptedLinear(nn.Module):
+    """The same for layers of which some have LoRA by peft: x · Wᵀ + x · Aᵀ · Bᵀ, with the scale in B.
+
+    A is the layers' A below one another, B has their B along its diagonal: the outputs of two small products are a term of the large one.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        linears: list[nn.Linear] = [layer.base_layer if is_adapted(layer) else layer for layer in layers]  # type: ignore[misc]
+        self._base: PlainLinear | PackedLinear = stack_linears(linears)  # type: ignore[assignment]
+        self._blocks = list(_blocks(layers))
+        num_outputs, rank = sum(linear.out_features for linear in linears), self._blocks[-1].columns.stop
+        self.down = nn.Parameter(linears[0].weight.new_empty(rank, linears[0].in_features), requires_grad=False)
+        self.up = nn.Parameter(linears[0].weight.new_zeros(num_outputs, rank), requires_grad=False)
+        adapted: list[Any] = [layer for layer in layers if is_adapted(layer)]
+        self.load([layer.lora_A[_ADAPTER].weight for layer in adapted], [layer.lora_B[_ADAPTER].weight for layer in adapted])
+
+    def load(self, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]) -> None:
+        """Take over A [rank, in features] and B [out features, rank] of each layer that has them."""
+        for block, down, up in zip(self._blocks, weights, biases, strict=True):
+            self.down[block.columns].copy_(down.detach())
+            self.up[block.rows, block.columns].copy_(up.detach() * block.scale)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """From [..., in features] to [..., all out features]."""
+        return self._base.plus(inputs, F.linear(F.linear(inputs, self.down), self.up))
+
+    def silu(self, inputs: torch.Tensor) -> torch.Tensor:
+        """SiLU of the outputs."""
+        return F.silu(self(inputs), inplace=True)
+
+    def times(self, inputs: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        """The outputs times a tensor of their shape."""
+        return self(inputs).mul_(factor)
+
+    def plus(self, inputs: torch.Tensor, summand: torch.Tensor) -> torch.Tensor:
+        """The outputs plus a tensor of their shape."""
+        return self(inputs).add_(summand)
 
 
-def stack_linears(linears: Sequence[nn.Linear]) -> EngineLinear:
-    """One layer for several of the same input, packed where that is faster."""
-    return PackedLinear(linears) if all(map(can_pack, linears)) else PlainLinear(linears)
+EngineLinear = PlainLinear | PackedLinear | AdaptedLinear
+
+
+def stack_linears(linears: Sequence[nn.Module]) -> EngineLinear:
+    """One layer for several of the same input, packed where that is faster.
+
+    Args:
+        linears: `nn.Linear`, or peft's layers around them.
+    """
+    if any(map(is_adapted, linears)):
+        return AdaptedLinear(linears)
+    plain: list[nn.Linear] = list(linears)  # type: ignore[arg-type]
+    return PackedLinear(plain) if all(map(can_pack, plain)) else PlainLinear(plain)
+
+
+def is_adapted(layer: nn.Module) -> bool:
+    """Whether it is a linear layer with LoRA by peft."""
+    return hasattr(layer, "lora_A") and isinstance(getattr(layer, "base_layer", None), nn.Linear)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    """Where one layer's B stands in the matrix of all, and its scale."""
+
+    rows: slice
+    columns: slice
+    scale: float
+
+
+def _blocks(layers: Sequence[Any]) -> Iterator[_Block]:
+    row = column = 0
+    for layer in layers:
+        rows, row = slice(row, row + layer.out_features), row + layer.out_features
+        if is_adapted(layer):
+            columns, column = slice(column, column + layer.r[_ADAPTER]), column + layer.r[_ADAPTER]
+            yield _Block(rows=rows, columns=columns, scale=layer.scaling[_ADAPTER])
 
 
 def pack_linears(model: nn.Module, weights: ModelWeights) -> None:
-    """Replace every `nn.Linear` that can be packed, the output head included, tied or not."""
+    """Replace every `nn.Linear` that has an adapter or can be packed, the output head included, tied or not."""
+    # Those with an adapter first, as they have linear layers of their own in them.
+    _replace(model, weights, is_adapted)
+    _replace(model, weights, lambda layer: type(layer) is nn.Linear and can_pack(layer))
+
+
+def _replace(model: nn.Module, weights: ModelWeights, chosen: Callable[[nn.Module], bool]) -> None:
     for parent_name, parent in list(model.named_modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear and can_pack(child):
-                packed = PackedLinear([child])
-                setattr(parent, name, packed)
-                weights.redirect(packed, [f"{parent_name}.{name}".removeprefix(".")])
+            if chosen(child):
+                replacement = stack_linears([child])
+                setattr(parent, name, replacement)
+                weights.redirect(replacement, [f"{parent_name}.{name}".removeprefix(".")])
 
 
 def can_pack(linear: nn.Linear) -> bool:

@@ -1,4 +1,7 @@
-"""New weights for the engine's model: checked by name and shape, cast, and taken over by whatever computes with them."""
+"""New weights for the engine's model: checked by name and shape, cast, and taken over by whatever computes with them.
+
+Of a model with a LoRA adapter, the adapter's weights are what is new; its base stays.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -8,36 +11,44 @@ from torch import nn
 
 from headrace.errors import ModelError
 
+_WEIGHTS, _BIASES = (".weight", ".lora_A.default.weight"), (".bias", ".lora_B.default.weight")
+"""What a layer takes over, in two lists, by the ends of its names; the second of each is what LoRA adds, with peft's names."""
+
 
 class WeightTaker(Protocol):
     """A layer that computes in the place of one or several of the model's own."""
 
     def load(self, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]) -> None:
-        """Take over the layers' weights and biases, in their order."""
+        """Take over the layers' weights and biases in their order, or of layers with LoRA the matrices A and B."""
         ...
 
 
 class ModelWeights:
-    """The parameters of a model by their Hugging Face names, and where new values for them go. Made while the model has all of them."""
+    """The parameters that are published by their names, and where new values for them go. Made while the model has all its layers."""
 
     def __init__(self, model: nn.Module) -> None:
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        adapter = {name: parameter for name, parameter in parameters.items() if name.endswith((_WEIGHTS[1], _BIASES[1]))}
         names: dict[int, list[str]] = {}
         self._shapes: dict[str, torch.Size] = {}
         self._copies: dict[str, Callable[[torch.Tensor], object]] = {}
         self._linears: list[tuple[WeightTaker, list[str], list[str]]] = []
-        for name, parameter in model.named_parameters(remove_duplicate=False):
+        for name, parameter in (adapter or parameters).items():
             names.setdefault(id(parameter), []).append(name)
             self._shapes[name] = parameter.shape
             self._copies[name] = parameter.copy_
         self._tied_names = {name: tied for tied in names.values() for name in tied}
 
     def redirect(self, linear: WeightTaker, layers: Sequence[str]) -> None:
-        """From now on the weights and biases of these layers go to the one that computes in their place."""
-        weights, biases = [f"{layer}.weight" for layer in layers], [f"{layer}.bias" for layer in layers]
-        biases = [name for name in biases if name in self._shapes]
-        self._linears.append((linear, weights, biases))
+        """From now on what is published of these layers goes to the one that computes in their place."""
+        weights, biases = self._published(layers, _WEIGHTS), self._published(layers, _BIASES)
+        if weights:
+            self._linears.append((linear, weights, biases))
         for name in weights + biases:
             del self._copies[name]
+
+    def _published(self, layers: Sequence[str], ends: tuple[str, str]) -> list[str]:
+        return [name for layer in layers for end in ends if (name := layer + end) in self._shapes]
 
     def check(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Make sure that the weights are this model's. Of tied parameters one name is enough.

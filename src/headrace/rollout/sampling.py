@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headrace.rollout.drawing import load_draw
 from headrace.types import Sampling
 
 _BLOCK = 256
@@ -55,44 +56,56 @@ def draw_tokens(logits: torch.Tensor, samplings: Sequence[Sampling], uniforms: N
         Token ids and their log-probabilities under the distribution they were drawn from, one a row. The draw's own
         error (total variation) stays below 1e-6 for vocabularies of any size, as no sum over the whole row is made in float32.
     """
-    rows_at_once = _ROWS_AT_ONCE_ON_CPU if logits.device.type == "cpu" else len(logits)
-    targets = torch.from_numpy(uniforms).to(logits.device)
-    tokens: list[int] = []
-    logprobs: list[float] = []
-    for start in range(0, len(logits), rows_at_once):
-        rows = slice(start, start + rows_at_once)
-        weights = _unnormalised_probabilities(logits[rows], samplings[rows])
-        chosen, log_probability = _invert(weights, targets[rows], [sampling.temperature == 0 for sampling in samplings[rows]])
-        tokens += chosen.tolist()
-        logprobs += log_probability.tolist()
-    return tokens, logprobs
+    logits = _truncated(logits, samplings)
+    temperatures = [sampling.temperature for sampling in samplings]
+    if logits.dtype == torch.bfloat16 and logits.device.type == "cpu" and (draw := load_draw()) is not None:
+        return draw(logits, temperatures, uniforms)
+    return _draw_by_torch(logits, temperatures, uniforms)
 
 
-def _unnormalised_probabilities(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
-    """exp(scaled logit - its row's maximum) in float32, with columns of zeros up to a whole number of blocks."""
-    rows, vocabulary = logits.shape
-    weights = logits.new_zeros(rows, -(-vocabulary // _BLOCK) * _BLOCK, dtype=torch.float32)
-    scaled = weights[:, :vocabulary].copy_(logits)
-    temperatures = [sampling.temperature or 1.0 for sampling in samplings]
-    if any(temperature != 1.0 for temperature in temperatures):
-        scaled /= torch.tensor(temperatures, device=logits.device)[:, None]
-    for row, sampling in enumerate(samplings):
-        if sampling.top_k > 0 or sampling.top_p < 1:
-            _truncate(scaled[row], sampling)
-    scaled.sub_(scaled.amax(dim=-1, keepdim=True)).exp_()
-    return weights
+def _truncated(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
+    """The same, or where rows are to be cut a copy that has -inf outside of what they keep."""
+    cut = [row for row, sampling in enumerate(samplings) if sampling.top_k > 0 or sampling.top_p < 1]
+    logits = logits.clone() if cut else logits
+    for row in cut:
+        _truncate(logits[row], samplings[row])
+    return logits
 
 
 def _truncate(logits: torch.Tensor, sampling: Sampling) -> None:
-    """Set the logits [vocabulary] of tokens outside the kept set to -inf, in place."""
-    ordered, order = logits.sort(descending=True, stable=True)
+    ordered, order = (logits.float() / (sampling.temperature or 1.0)).sort(descending=True, stable=True)
     if sampling.top_k > 0:
         ordered[sampling.top_k :] = -torch.inf
     if sampling.top_p < 1:
         probabilities = ordered.double().softmax(dim=-1)
         likelier = probabilities.cumsum(dim=-1) - probabilities
         ordered[likelier >= sampling.top_p] = -torch.inf
-    logits[order] = ordered
+    logits[order[ordered == -torch.inf]] = -torch.inf
+
+
+def _draw_by_torch(logits: torch.Tensor, temperatures: Sequence[float], uniforms: NDArray[np.float64]) -> tuple[list[int], list[float]]:
+    rows_at_once = _ROWS_AT_ONCE_ON_CPU if logits.device.type == "cpu" else len(logits)
+    targets = torch.from_numpy(uniforms).to(logits.device)
+    tokens: list[int] = []
+    logprobs: list[float] = []
+    for start in range(0, len(logits), rows_at_once):
+        rows = slice(start, start + rows_at_once)
+        weights = _unnormalised_probabilities(logits[rows], temperatures[rows])
+        chosen, log_probability = _invert(weights, targets[rows], [temperature == 0 for temperature in temperatures[rows]])
+        tokens += chosen.tolist()
+        logprobs += log_probability.tolist()
+    return tokens, logprobs
+
+
+def _unnormalised_probabilities(logits: torch.Tensor, temperatures: Sequence[float]) -> torch.Tensor:
+    """exp(scaled logit - its row's maximum) in float32, with columns of zeros up to a whole number of blocks."""
+    rows, vocabulary = logits.shape
+    weights = logits.new_zeros(rows, -(-vocabulary // _BLOCK) * _BLOCK, dtype=torch.float32)
+    scaled = weights[:, :vocabulary].copy_(logits)
+    if any(temperature not in (0, 1) for temperature in temperatures):
+        scaled /= torch.tensor([temperature or 1.0 for temperature in temperatures], device=logits.device)[:, None]
+    scaled.sub_(scaled.amax(dim=-1, keepdim=True)).exp_()
+    return weights
 
 
 def _invert(weights: torch.Tensor, uniforms: torch.Tensor, greedy: Sequence[bool]) -> tuple[torch.Tensor, torch.Tensor]:

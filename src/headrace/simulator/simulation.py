@@ -3,17 +3,20 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from headrace.algorithms.advantages import group_scaled_advantages
+from headrace.algorithms.credit import Credit, rewards_differ
+from headrace.algorithms.token_advantages import outcome_advantages
 from headrace.buffer.group_buffer import BufferLimits, GroupBuffer
 from headrace.controller.batches import BatchStream
 from headrace.controller.checkpoints import CheckpointFolders
 from headrace.controller.evaluation import Evaluator
 from headrace.controller.pipeline import Limits, Parts, Pipeline
 from headrace.controller.resume import RunCheckpoints, read_checkpoint, restore
-from headrace.controller.rollouts import GroupRunner
+from headrace.controller.rollouts import GroupRules, GroupRunner
 from headrace.interfaces import Clock
 from headrace.simulator.scripted_parts import (
     Faults,
@@ -52,6 +55,8 @@ class Scenario:
     """Tokens of a micro-batch. None: as many as the longest group."""
     checkpoint_every: int = 1_000_000
     max_failed_groups: int = 1_000_000
+    max_groups_without_signal: int | None = None
+    """Groups with equal rewards are discarded, and so many in a row end the run; None trains on them."""
     stall_seconds: float = 900.0
     seed: int = 0
     timing: Timing = field(default_factory=Timing)
@@ -119,6 +124,16 @@ def _buffer(scenario: Scenario, clock: Clock) -> GroupBuffer:
     return GroupBuffer(limits, order=ORDERS[scenario.order], clock=clock)
 
 
+def _rules(scenario: Scenario) -> GroupRules:
+    most = scenario.max_groups_without_signal
+    return GroupRules(
+        min_scored=2,
+        max_failed_groups=scenario.max_failed_groups,
+        has_signal=None if most is None else partial(rewards_differ, mask_truncated_completions=False),
+        max_groups_without_signal=most or 1,
+    )
+
+
 def _assemble(scenario: Scenario, folders: CheckpointFolders, events: Events, clock: Clock) -> Parts:
     timing, faults = scenario.timing, scenario.faults
     engines = [
@@ -141,14 +156,14 @@ def _assemble(scenario: Scenario, folders: CheckpointFolders, events: Events, cl
             sampling=sampling,
             num_generations=scenario.num_generations,
             seed=scenario.seed,
-            max_failed_groups=scenario.max_failed_groups,
+            rules=_rules(scenario),
             stall_seconds=scenario.stall_seconds,
         ),
         buffer=buffer,
         batches=BatchStream(
             buffer,
-            advantages_of=group_scaled_advantages,
-            mask_truncated_completions=False,
+            credit=Credit(advantages_of=partial(outcome_advantages, advantages_of=lambda rewards, _: group_scaled_advantages(rewards))),
+            shadow_credits={},
             token_budget=scenario.token_budget or timing.max_length * scenario.num_generations + 1,
             num_minibatches=1,
             streams=scenario.streams,

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from headrace.telemetry.formatting import count, duration, facts_table, printable, share
+from headrace.telemetry.shadow_table import shadow_table
 
 _SHOWN_CHARACTERS = 400
 
@@ -21,6 +22,8 @@ def closing_report(summary: Mapping[str, Any], places: Mapping[str, Path]) -> Re
         places: What is where, by a word a person knows it by.
     """
     parts: list[RenderableType] = [Text(), _headline(summary), Text(), facts_table(_facts(summary))]
+    if "shadow" in summary:
+        parts += [Text(), shadow_table(summary["shadow"])]
     for number, example in enumerate(summary["examples"], start=1):
         if example["after"] is not None:
             parts += [Text(), _example(number, example)]
@@ -36,7 +39,9 @@ def _headline(summary: Mapping[str, Any]) -> Text:
 
 
 def _facts(summary: Mapping[str, Any]) -> Iterable[tuple[str, Text]]:
-    yield "held-out", _accuracy(summary["accuracy_before"], summary["accuracy_after"])
+    yield "held-out", _held_out(summary)
+    if (first := summary["reverse_kl_first"]) is not None:
+        yield "reverse KL", Text(f"{first:.4f} nats a token to the teacher in the first step, {summary['reverse_kl_last']:.4f} in the last")
     yield "tokens", Text(f"{count(summary['tokens_generated'])} generated, {count(summary['tokens_trained'])} trained on")
     rates = (summary["tokens_per_second_generated"], summary["tokens_per_second_trained"])
     if None not in rates:
@@ -48,9 +53,10 @@ def _facts(summary: Mapping[str, Any]) -> Iterable[tuple[str, Text]]:
         yield name, Text(trouble, style="yellow")
 
 
-def _accuracy(before: float | None, after: float | None) -> Text:
+def _held_out(summary: Mapping[str, Any]) -> Text:
+    before, after = summary["accuracy_before"], summary["accuracy_after"]
     if before is None:
-        return Text("no evaluation")
+        return Text("answered, but no reward scores the answers" if summary["evaluation_before"] else "no evaluation")
     if after is None:
         return Text(f"{before:.3f}, evaluated once")
     change = after - before

@@ -1,6 +1,6 @@
 """The curves of a run as one picture."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from headrace.errors import RunFolderError
+from headrace.telemetry.distances import REVERSE_KL
 from headrace.telemetry.metrics_log import read_metrics
 from headrace.telemetry.run_files import replacing
 
@@ -21,7 +22,7 @@ Rows = Sequence[dict[str, Any]]
 
 
 def plot_curves(metrics_path: Path, png_path: Path, *, title: str) -> None:
-    """Draw reward and held-out reward, completion length, staleness and throughput over the steps.
+    """Draw reward and held-out reward (or the distance to a teacher), completion length, staleness and throughput over the steps.
 
     Args:
         metrics_path: A run's `metrics.jsonl`.
@@ -39,7 +40,7 @@ def plot_curves(metrics_path: Path, png_path: Path, *, title: str) -> None:
     canvas = FigureCanvasAgg(figure)
     figure.suptitle(title, x=0.012, ha="left", fontsize=14, fontweight="bold", color=_INK)
     figure.supxlabel(_step_label(num_steps), fontsize=10, color=_INK)
-    for (name, draw), ax in zip(_PANELS.items(), figure.subplots(2, 2, sharex=True).flat, strict=True):
+    for (name, draw), ax in zip(_panels(rows).items(), figure.subplots(2, 2, sharex=True).flat, strict=True):
         _style(ax, name)
         draw(ax, rows)
         ax.legend(frameon=False, labelcolor=_INK)
@@ -60,6 +61,10 @@ def _draw_reward(ax: Axes, rows: Rows) -> None:
     steps, values = _series(rows, "eval/reward")
     if steps:
         ax.plot(steps, values, "o-", color=_ORANGE, markersize=7, linewidth=1, markeredgecolor="white", label="held out", zorder=4)
+
+
+def _draw_reverse_kl(ax: Axes, rows: Rows) -> None:
+    _smoothed(ax, rows, REVERSE_KL, _BLUE, "training")
 
 
 def _draw_length(ax: Axes, rows: Rows) -> None:
@@ -85,12 +90,14 @@ def _draw_rates(ax: Axes, rows: Rows) -> None:
     ax.yaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-_PANELS = {
-    "Reward": _draw_reward,
-    "Completion length in tokens": _draw_length,
-    "Staleness of the tokens trained on, in steps": _draw_staleness,
-    "Tokens per second": _draw_rates,
-}
+def _panels(rows: Rows) -> dict[str, Callable[[Axes, Rows], None]]:
+    learned_from_teacher_alone = any(REVERSE_KL in row for row in rows) and not any("reward" in row for row in rows)
+    return {
+        **({"Reverse KL to the teacher, nats a token": _draw_reverse_kl} if learned_from_teacher_alone else {"Reward": _draw_reward}),
+        "Completion length in tokens": _draw_length,
+        "Staleness of the tokens trained on, in steps": _draw_staleness,
+        "Tokens per second": _draw_rates,
+    }
 
 
 def _smoothed(ax: Axes, rows: Rows, name: str, color: str, label: str) -> None:

@@ -5,12 +5,12 @@ resumed run goes on from its checkpoint's time), so that a run under the virtual
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from headrace.interfaces import Clock
-from headrace.types import EngineStats, Ledger, Prompt, Rollout, RolloutReward, ScoredGroup, StepReport
+from headrace.types import EngineStats, Floats, Ledger, Prompt, Rollout, RolloutReward, ScoredGroup, StepReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,8 @@ class GroupReady(Event):
     """A group is scored. `num_failed` rollouts have no reward because a function failed."""
 
     group_id: int
-    mean_reward: float
+    mean_reward: float | None
+    """None when no rollout has a reward."""
     num_failed: int
     error: str | None
 
@@ -123,10 +124,13 @@ class StepTimings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedGroup:
-    """A group as it was trained on: one advantage a rollout, None for a rollout that took no part."""
+    """A group as it was trained on."""
 
     scored: ScoredGroup
-    advantages: Sequence[float | None]
+    advantages: Sequence[Floats | None]
+    """Of each rollout's tokens; None for a rollout that took no part."""
+    shadow_advantages: Mapping[str, Sequence[Floats | None]] = field(default_factory=dict[str, Sequence[Floats | None]])
+    """The same of algorithms that are only compared with, by their names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from headrace.telemetry.distances import REVERSE_KL, distance_metrics
 from headrace.telemetry.events import EvaluationFinished, Event, StepFinished
-from headrace.types import EngineStats, Rollout, RolloutReward
+from headrace.types import EngineStats, Floats, Rollout, RolloutReward
 
 _UNUSED_ENGINE = EngineStats(generated_tokens=0, prefilled_tokens=0, busy_seconds=0.0, loading_seconds=0.0, interruptions=0)
 
@@ -30,11 +31,12 @@ def step_metrics(event: StepFinished, previous: StepFinished | None) -> dict[str
         `staleness/mean|max` over the tokens trained on, `num_tokens` (trained on since the run began),
         `discarded/<reason>` (groups since the run began), `skipped_updates`,
         `time/…` in seconds, `tokens_per_second/generated|trained`, `wait_share/trainer|engine`,
-        `engine/loading_share`, `engine/interruptions`, `groups/in_flight|ready`.
+        `engine/loading_share`, `engine/interruptions`, `groups/in_flight|ready`, and those of `distance_metrics`.
     """
     metrics = {
         **event.report.metrics,
         **_reward_metrics(event),
+        **distance_metrics(event),
         **_completion_metrics(event),
         **_staleness_metrics(event),
         **_ledger_metrics(event),
@@ -50,8 +52,8 @@ def finite(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def has_signal(metrics: dict[str, float]) -> bool:
-    """Whether a step's rewards differed inside at least one group; without that, group advantages are all zero."""
-    return metrics.get("frac_reward_zero_std", 1.0) < 1.0
+    """Whether a step's rewards differed inside at least one group, or a teacher was asked; without, group advantages are all zero."""
+    return REVERSE_KL in metrics or metrics.get("frac_reward_zero_std", 1.0) < 1.0
 
 
 class MetricRows:
@@ -73,15 +75,15 @@ class MetricRows:
                 return None
 
 
-def rollouts_of(event: StepFinished) -> Iterator[tuple[Rollout, RolloutReward, float | None]]:
-    """Every rollout of the step with its reward and its advantage (None: it took no part)."""
+def rollouts_of(event: StepFinished) -> Iterator[tuple[Rollout, RolloutReward, Floats | None]]:
+    """Every rollout of the step with its reward and its tokens' advantages (None: it took no part)."""
     for trained in event.groups:
         yield from zip(trained.scored.rollouts, trained.scored.rewards, trained.advantages, strict=True)
 
 
 def token_staleness(event: StepFinished) -> np.ndarray:
     """Staleness of every token trained on, int array of [tokens]."""
-    trained = [event.trained_at - rollout.versions for rollout, _, advantage in rollouts_of(event) if advantage is not None]
+    trained = [event.trained_at - rollout.versions for rollout, _, advantages in rollouts_of(event) if advantages is not None]
     return np.concatenate(trained) if trained else np.empty(0, dtype=np.int32)
 
 

@@ -1,6 +1,6 @@
 """The run on the screen: a live view on a terminal, plain lines in a file or a pipe."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -9,6 +9,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from headrace.telemetry.closing_report import closing_report
+from headrace.telemetry.distances import REVERSE_KL
 from headrace.telemetry.events import (
     CheckpointSaved,
     EvaluationFinished,
@@ -110,11 +111,10 @@ def plain_line(event: Event, status: RunStatus) -> str | None:
 
 def _step_line(status: RunStatus) -> str:
     metrics = status.metrics
-    reward = f"{metrics['reward']:.3f}" if "reward" in metrics else "none"
     generated, trained = metrics.get("tokens_per_second/generated", 0), metrics.get("tokens_per_second/trained", 0)
     parts = [
         f"step {status.version}" + ("" if status.last_version is None else f"/{status.last_version}"),
-        f"reward {reward}",
+        *_learned_from(metrics),
         f"length {metrics.get('completions/mean_length', 0):.0f}",
         f"staleness {metrics.get('staleness/mean', 0):.2f} (max {metrics.get('staleness/max', 0):.0f})",
         f"tokens/s {count(generated)} generated, {count(trained)} trained",
@@ -128,6 +128,13 @@ def _step_line(status: RunStatus) -> str:
     if status.seconds_left:
         parts.append(f"ETA {duration(status.seconds_left)}")
     return "  ".join(parts)
+
+
+def _learned_from(metrics: Mapping[str, float]) -> Iterator[str]:
+    if "reward" in metrics or REVERSE_KL not in metrics:
+        yield f"reward {metrics['reward']:.3f}" if "reward" in metrics else "reward none"
+    if REVERSE_KL in metrics:
+        yield f"reverse KL {metrics[REVERSE_KL]:.4f}"
 
 
 def _evaluation_line(event: EvaluationFinished, status: RunStatus) -> str:

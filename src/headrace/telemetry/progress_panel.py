@@ -11,6 +11,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from headrace.telemetry.distances import REVERSE_KL
 from headrace.telemetry.formatting import count, duration, facts_table, share, sparkline
 from headrace.telemetry.run_status import RunStatus
 
@@ -56,8 +57,10 @@ def _step_line(status: RunStatus, spinner: Spinner) -> RenderableType:
 
 
 def _facts(status: RunStatus) -> Iterable[tuple[str, Text]]:
-    if status.metrics:
+    if "reward" in status.metrics or (status.metrics and REVERSE_KL not in status.metrics):
         yield "reward", _reward(status)
+    if REVERSE_KL in status.metrics:
+        yield "reverse KL", _reverse_kl(status)
     if status.evaluations:
         yield "held-out", _held_out(status)
     if status.metrics:
@@ -76,6 +79,12 @@ def _reward(status: RunStatus) -> Text:
     if equal := status.metrics.get("frac_reward_zero_std"):
         text.append(f"  {share(equal)} of groups without signal", style="dim")
     return text
+
+
+def _reverse_kl(status: RunStatus) -> Text:
+    text = Text.assemble((f"{status.metrics[REVERSE_KL]:.4f}", "bold green"))
+    text.append(f"  {sparkline(status.reverse_kls, _SPARKLINE_WIDTH)}", style="green")
+    return text.append("  nats a token from the teacher", style="dim")
 
 
 def _held_out(status: RunStatus) -> Text:

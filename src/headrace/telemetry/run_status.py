@@ -3,6 +3,7 @@
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
+from headrace.telemetry.distances import REVERSE_KL
 from headrace.telemetry.events import (
     EvaluationFinished,
     Event,
@@ -27,6 +28,7 @@ class RunStatus:
     version: int = 0
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     rewards: list[float] = field(default_factory=list[float])
+    reverse_kls: list[float] = field(default_factory=list[float])
     evaluations: list[tuple[int, dict[str, float]]] = field(default_factory=list[tuple[int, dict[str, float]]])
     worst_staleness: int = 0
     generating: set[int] = field(default_factory=set[int])
@@ -77,6 +79,8 @@ class RunStatus:
         self.discarded = Counter(event.ledger.discarded)
         if "reward" in metrics:
             self.rewards.append(metrics["reward"])
+        if REVERSE_KL in metrics:
+            self.reverse_kls.append(metrics[REVERSE_KL])
         for trained in event.groups:
             self._forget(trained.scored.group.group_id)
 

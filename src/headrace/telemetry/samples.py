@@ -7,9 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.telemetry.distances import reverse_kl
 from headrace.telemetry.events import EvaluationFinished, Event, StepFinished, TrainedGroup
 from headrace.telemetry.run_files import replacing
-from headrace.types import Prompt, Rollout, RolloutReward
+from headrace.types import Floats, Prompt, Rollout, RolloutReward
 
 _COLUMNS = (
     ("step", pa.int64()),
@@ -31,11 +32,16 @@ _COLUMNS_AFTER_REWARDS = (
 )
 
 
+_TEACHER_COLUMNS = (("reverse_kl", pa.float64()), ("teacher_version", pa.int64()))
+
+
 class SamplesWriter:
     """Sink that writes `step_000001.parquet` for every `every`-th step, and `eval_000000.parquet` for every evaluation.
 
-    One row a rollout. `versions` has the version of each sampled token; `rewards/<function>` are unweighted; null means that a
-    function did not apply, that a reward failed (`error` says why), or that the rollout took no part in training.
+    One row a rollout. `advantage` and, with a teacher, `reverse_kl` (log π_behave - log π_teacher) are means over its tokens;
+    `teacher_version` is that of a teacher that is a snapshot of the policy; `versions` has the version of each sampled token;
+    `rewards/<function>` are unweighted. Null means that a function did not apply, that a reward failed (`error` says why), or that the
+    rollout took no part in training.
     """
 
     def __init__(self, folder: Path, *, every: int = 1) -> None:
@@ -75,9 +81,19 @@ def prompt_text(prompt: Prompt) -> str:
 
 
 def _trained_rows(step: int, trained: TrainedGroup) -> Iterator[dict[str, Any]]:
-    group = trained.scored.group
-    for rollout, reward, advantage in zip(trained.scored.rollouts, trained.scored.rewards, trained.advantages, strict=True):
-        yield {**_row(step, group.prompt, rollout, reward), "group_id": group.group_id, "advantage": advantage}
+    scored = trained.scored
+    gaps = reverse_kl(trained, scored.teacher_logprobs)
+    for rollout, reward, advantages, gap in zip(scored.rollouts, scored.rewards, trained.advantages, gaps, strict=True):
+        yield {
+            **_row(step, scored.group.prompt, rollout, reward),
+            "group_id": scored.group.group_id,
+            "advantage": None if advantages is None else float(advantages.mean()),
+            **({} if scored.teacher_logprobs is None else _compared(gap, scored.teacher_version)),
+        }
+
+
+def _compared(gap: Floats | None, teacher_version: int | None) -> dict[str, Any]:
+    return {"reverse_kl": None if gap is None else float(gap.mean()), "teacher_version": teacher_version}
 
 
 def _row(step: int, prompt: Prompt, rollout: Rollout, reward: RolloutReward) -> dict[str, Any]:
@@ -100,7 +116,8 @@ def _row(step: int, prompt: Prompt, rollout: Rollout, reward: RolloutReward) -> 
 
 def _schema(rows: Sequence[dict[str, Any]]) -> pa.Schema:
     functions = sorted({name for row in rows for name in row if name.startswith("rewards/")})
-    return pa.schema([*_COLUMNS, *((name, pa.float64()) for name in functions), *_COLUMNS_AFTER_REWARDS])
+    compared = _TEACHER_COLUMNS if any("reverse_kl" in row for row in rows) else ()
+    return pa.schema([*_COLUMNS, *((name, pa.float64()) for name in functions), *compared, *_COLUMNS_AFTER_REWARDS])
 
 
 def _storable(text: str) -> str:

@@ -6,11 +6,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.telemetry.distances import REVERSE_KL, distance_metrics
 from headrace.telemetry.events import EvaluationFinished, Event, RunFinished, StepFinished
 from headrace.telemetry.memory import peak_resident_bytes
 from headrace.telemetry.metrics import engine_since, finite, rollouts_of, token_staleness
 from headrace.telemetry.run_files import json_fields, replacing
 from headrace.telemetry.samples import prompt_text
+from headrace.telemetry.shadow_table import ShadowSums, add_shadow_metrics, shadow_means
 from headrace.types import Prompt, Rollout, RolloutReward
 
 NUM_EXAMPLES = 3
@@ -33,6 +35,8 @@ class _Totals:
     staleness_tokens: int = 0
     mismatch_kl_sum: float = 0.0
     mismatch_kl_steps: int = 0
+    reverse_kl_first: float | None = None
+    reverse_kl_last: float | None = None
     skipped_updates: int = 0
     reward_failures: int = 0
     interruptions: int = 0
@@ -41,6 +45,7 @@ class _Totals:
     evaluation_after: dict[str, float] = field(default_factory=dict[str, float])
     examples: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     ledger: dict[str, Any] = field(default_factory=dict[str, Any])
+    shadow: ShadowSums = field(default_factory=ShadowSums)
 
 
 class SummaryBuilder:
@@ -82,9 +87,11 @@ class SummaryBuilder:
 
         `finished`: the last step was reached; `interrupted`: the user stopped the run; neither: it broke. Rates and shares are over
         the seconds from the start to the last step, evaluations included. `accuracy_…` is the held-out reward (the accuracy, when
-        the reward is 0 or 1), None without evaluations. `tokens_generated` counts evaluations and unfinished rollouts too,
+        the reward is 0 or 1), None without evaluations or rewards. `reverse_kl_…`: distance to the teacher in the first and in the last
+        step, None without one. `tokens_generated` counts evaluations and unfinished rollouts too,
         `tokens_trained` the tokens that carried the loss. `reward_failures` are rollouts of trained groups; groups that were
         discarded for failures are in the ledger. Memory: `peak_resident_bytes` of `telemetry/memory.py`, sampled after every step.
+        `shadow`, where algorithms were compared: means of their metrics over the steps.
         """
         totals, finished = self._totals, self._finished
         before, after = totals.evaluation_before, totals.evaluation_after
@@ -94,6 +101,8 @@ class SummaryBuilder:
             "steps": totals.version,
             "accuracy_before": before.get("eval/reward"),
             "accuracy_after": after.get("eval/reward"),
+            "reverse_kl_first": totals.reverse_kl_first,
+            "reverse_kl_last": totals.reverse_kl_last,
             "wall_seconds": totals.wall_seconds,
             "tokens_generated": totals.tokens_generated,
             "tokens_trained": totals.tokens_trained,
@@ -112,6 +121,7 @@ class SummaryBuilder:
             "evaluation_before": before,
             "evaluation_after": after,
             "examples": totals.examples,
+            **({"shadow": shadow_means(totals.shadow)} if totals.shadow else {}),
         }
 
     def write(self, path: Path) -> None:
@@ -140,6 +150,10 @@ class SummaryBuilder:
         totals.staleness_tokens += int(staleness.size)
         totals.peak_resident_bytes = max(totals.peak_resident_bytes, peak_resident_bytes())
         totals.ledger = json_fields(event.ledger)
+        add_shadow_metrics(totals.shadow, finite(dict(event.report.metrics)))
+        if (distance := distance_metrics(event).get(REVERSE_KL)) is not None:
+            totals.reverse_kl_first = distance if totals.reverse_kl_first is None else totals.reverse_kl_first
+            totals.reverse_kl_last = distance
         for mismatch_kl in finite({"": event.report.metrics.get("mismatch_kl", float("nan"))}).values():
             totals.mismatch_kl_sum += mismatch_kl
             totals.mismatch_kl_steps += 1

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import embedding, linear, silu
+from torch.nn.functional import embedding, silu
 from transformers import PreTrainedModel
 
-from headrace.training.gradients import CastWeight, add_to_gradient, gradient_rows
+from headrace.training.bfloat16_linears import Bfloat16Linear, LinearProduct, flat, is_adapted, product_of, use_bfloat16_product
+from headrace.training.gradients import add_to_gradient, gradient_rows
 
 
 def use_bfloat16_layers(model: PreTrainedModel) -> None:
@@ -27,8 +28,8 @@ def use_bfloat16_layers(model: PreTrainedModel) -> None:
 
 
 def _replacement(layer: nn.Module) -> nn.Module | None:
-    if type(layer) is nn.Linear:
-        return Bfloat16Linear(layer)
+    if type(layer) is nn.Linear or is_adapted(layer):
+        return _bfloat16_linear(layer)
     if type(layer) is nn.Embedding and layer.max_norm is None and not layer.scale_grad_by_freq and not layer.sparse:
         return InPlaceEmbedding(layer)
     if type(layer).__name__.endswith("RMSNorm"):
@@ -38,48 +39,12 @@ def _replacement(layer: nn.Module) -> nn.Module | None:
     return None
 
 
-class Bfloat16Linear(nn.Linear):
-    """Computes what the `nn.Linear` it replaces computes under autocast; the two share their weights."""
-
-    def __init__(self, layer: nn.Linear) -> None:
-        nn.Module.__init__(self)
-        self.in_features, self.out_features = layer.in_features, layer.out_features
-        self.weight, self.bias = layer.weight, layer.bias
-        self._cast = CastWeight(layer.weight, torch.bfloat16)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """From [..., in features] to [..., out features]."""
-        if not torch.is_autocast_enabled("cpu"):
-            return linear(input, self.weight, self.bias)
-        return _Linear.apply(input, self.weight, self)
-
-    def cast_weight(self) -> Tensor:
-        """[out features, in features] bfloat16."""
-        return self._cast.get()
-
-    def add_weight_gradient(self, grad: Tensor, inputs: Tensor) -> None:
-        """Add what [rows, out features] and [rows, in features] give."""
-        add_to_gradient(self.weight, grad.T @ inputs)
-        if self.bias is not None:
-            add_to_gradient(self.bias, grad.sum(dim=0, dtype=self.bias.dtype))
-
-
-class _Linear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, layer: Bfloat16Linear) -> Tensor:
-        """The weight is there for autograd, which would not come back if nothing here needed a gradient."""
-        cast_inputs, bias = inputs.to(torch.bfloat16), layer.bias
-        ctx.save_for_backward(cast_inputs)
-        ctx.layer, ctx.dtype = layer, inputs.dtype
-        return linear(cast_inputs, layer.cast_weight(), None if bias is None else bias.to(torch.bfloat16))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (inputs,) = ctx.saved_tensors
-        flat_grad = _flat(grad)
-        ctx.layer.add_weight_gradient(flat_grad, _flat(inputs))
-        return (flat_grad @ ctx.layer.cast_weight()).view(inputs.shape).to(ctx.dtype), None, None
+def _bfloat16_linear(layer: Any) -> nn.Module:
+    """A layer in the place of an `nn.Linear`; one with LoRA stays, and computes by another way."""
+    if not is_adapted(layer):
+        return Bfloat16Linear(layer)
+    use_bfloat16_product(layer)
+    return layer
 
 
 class InPlaceEmbedding(nn.Embedding):
@@ -107,7 +72,7 @@ class _Embedding(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (token_ids,) = ctx.saved_tensors
-        flat_ids, flat_grad = token_ids.flatten(), _flat(grad)
+        flat_ids, flat_grad = token_ids.flatten(), flat(grad)
         if ctx.padding_id is not None:
             # As in nn.Embedding: the padding token's row learns nothing here.
             flat_grad = flat_grad * (flat_ids != ctx.padding_id)[:, None]
@@ -151,9 +116,10 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         inputs, scales = ctx.saved_tensors
         factor, features = ctx.weight + ctx.offset, inputs.shape[-1]
-        normed, grad = _flat(inputs * scales), _flat(grad).float()
+        normed, grad = flat(inputs * scales), flat(grad).float()
         product = grad * normed
-        add_to_gradient(ctx.weight, product.sum(dim=0))
+        if ctx.weight.requires_grad:
+            add_to_gradient(ctx.weight, product.sum(dim=0))
         along = (product @ factor).div_(features).unsqueeze(-1)
         grad_inputs = torch.mul(grad, factor).addcmul_(normed, along, value=-1).view(inputs.shape).mul_(scales)
         return grad_inputs.to(inputs.dtype), None, None, None, None
@@ -162,46 +128,42 @@ class _RMSNorm(torch.autograd.Function):
 class GatedLayer(nn.Module):
     """down(silu(gate(x)) · up(x)): keeps x, gate(x) and up(x) for the backward pass, and computes the rest again."""
 
-    def __init__(self, gate_proj: nn.Linear, up_proj: nn.Linear, down_proj: nn.Linear) -> None:
+    def __init__(self, gate_proj: nn.Module, up_proj: nn.Module, down_proj: nn.Module) -> None:
         super().__init__()
-        self.gate_proj, self.up_proj, self.down_proj = Bfloat16Linear(gate_proj), Bfloat16Linear(up_proj), Bfloat16Linear(down_proj)
+        self.gate_proj, self.up_proj, self.down_proj = map(_bfloat16_linear, (gate_proj, up_proj, down_proj))
+        self._products = tuple(map(product_of, (self.gate_proj, self.up_proj, self.down_proj)))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., hidden] in and out."""
         if not torch.is_autocast_enabled("cpu"):
             return self.down_proj(silu(self.gate_proj(inputs)) * self.up_proj(inputs))
-        return _GatedLayer.apply(inputs, self.gate_proj.weight, self)
+        # For autograd, which would not come back if nothing here needed a gradient.
+        anchor = next((parameter for parameter in self.parameters() if parameter.requires_grad), None)
+        return _GatedLayer.apply(inputs, anchor, *self._products)
 
 
 class _GatedLayer(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, layer: GatedLayer) -> Tensor:
-        """The weight is there for autograd, which would not come back if nothing here needed a gradient."""
-        cast_inputs = inputs.to(torch.bfloat16)
-        gate, up = linear(cast_inputs, layer.gate_proj.cast_weight()), linear(cast_inputs, layer.up_proj.cast_weight())
+    def forward(
+        ctx: Any, inputs: Tensor, anchor: Tensor | None, gate_proj: LinearProduct, up_proj: LinearProduct, down_proj: LinearProduct
+    ) -> Tensor:
+        cast_inputs = flat(inputs).to(torch.bfloat16)
+        gate, up = gate_proj.product(cast_inputs), up_proj.product(cast_inputs)
         ctx.save_for_backward(cast_inputs, gate, up)
-        ctx.layer, ctx.dtype = layer, inputs.dtype
-        return linear(silu(gate).mul_(up), layer.down_proj.cast_weight())
+        ctx.layers, ctx.dtype = (gate_proj, up_proj, down_proj), inputs.dtype
+        return down_proj.product(silu(gate).mul_(up)).view(inputs.shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        inputs, gate, up = (_flat(saved) for saved in ctx.saved_tensors)
-        gate_proj, up_proj, down_proj = ctx.layer.gate_proj, ctx.layer.up_proj, ctx.layer.down_proj
-        flat_grad, activated = _flat(grad), silu(gate)
-        down_proj.add_weight_gradient(flat_grad, activated * up)
-        grad_product = flat_grad @ down_proj.cast_weight()
+        inputs, gate, up = ctx.saved_tensors
+        gate_proj, up_proj, down_proj = ctx.layers
+        activated = silu(gate)
+        grad_product = down_proj.differentiate(activated * up, flat(grad))
         grad_up = activated.mul_(grad_product)
         grad_gate = torch.ops.aten.silu_backward(grad_product.mul_(up), gate)
-        gate_proj.add_weight_gradient(grad_gate, inputs)
-        up_proj.add_weight_gradient(grad_up, inputs)
-        grad_inputs = torch.addmm(grad_gate @ gate_proj.cast_weight(), grad_up, up_proj.cast_weight())
-        return grad_inputs.view(grad.shape).to(ctx.dtype), None, None
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    """[..., features] to [rows, features]."""
-    return tensor.reshape(-1, tensor.shape[-1])
+        grad_inputs = up_proj.differentiate(inputs, grad_up, gate_proj.differentiate(inputs, grad_gate))
+        return grad_inputs.view(grad.shape).to(ctx.dtype), None, None, None, None
 
 
 @torch.no_grad()
@@ -220,10 +182,14 @@ def _rms_norm_like(layer: nn.Module) -> RMSNorm | None:
 @torch.no_grad()
 def _gated_layer_like(layer: nn.Module) -> GatedLayer | None:
     projections = [getattr(layer, name) for name in ("gate_proj", "up_proj", "down_proj")]
-    if any(not isinstance(projection, nn.Linear) or projection.bias is not None for projection in projections):
+    if any(not _is_linear(projection) or projection.bias is not None for projection in projections):
         return None
     candidate = GatedLayer(*projections)
     return candidate if _compute_the_same(layer, candidate, features=projections[0].in_features) else None
+
+
+def _is_linear(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.Linear) or is_adapted(layer)
 
 
 def _compute_the_same(layer: nn.Module, candidate: nn.Module, *, features: int) -> bool:

@@ -4,7 +4,7 @@ A row is [prompt, completion 1, …, completion K]; the position ids of every co
 share prompts get all rows of a pass one after the other, as one sequence; others get one sample a row, padded on the right.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace.types import SharedPromptRow
+from headrace.types import Floats, Sample, SharedPromptRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +50,13 @@ class CollatedRows:
     versions: Tensor
     """[tokens] version that sampled the token."""
     advantages: Tensor
-    """[tokens] float32: its sample's advantage."""
+    """[tokens] float32."""
+    shadow_advantages: Mapping[str, Tensor]
+    """[tokens] float32, by the names of algorithms that are only compared with; NaN where one would leave the sample out."""
     sample_index: Tensor
     """[tokens] number of its sample among these rows, from 0."""
+    samples: tuple[Sample, ...]
+    """In the order of their tokens."""
     num_samples: int
     num_useful_tokens: int
     """Tokens computed, padding not counted."""
@@ -152,11 +156,19 @@ def _collated(
         token_ids=of_tokens(sample.completion_ids.astype(np.int64) for sample in samples),
         behaviour_logprobs=of_tokens(sample.logprobs for sample in samples),
         versions=of_tokens(sample.versions for sample in samples),
-        advantages=tensor(np.repeat(np.array([sample.advantage for sample in samples], np.float32), lengths)),
+        advantages=of_tokens(sample.advantages for sample in samples),
+        shadow_advantages={
+            name: of_tokens(_or_nan(sample.shadow_advantages[name], sample) for sample in samples) for name in samples[0].shadow_advantages
+        },
         sample_index=tensor(np.repeat(np.arange(len(samples)), lengths)),
+        samples=tuple(samples),
         num_samples=len(samples),
         num_useful_tokens=sum(row.num_tokens for row in rows),
     )
+
+
+def _or_nan(advantages: Floats | None, sample: Sample) -> Floats:
+    return np.full(len(sample.completion_ids), np.nan, np.float32) if advantages is None else advantages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

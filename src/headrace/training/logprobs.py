@@ -65,6 +65,40 @@ def score_tokens(
     return TokenScores(logprobs=chosen - normalisers[position_of_token], entropies=entropies[position_of_token])
 
 
+@torch.no_grad()
+def logprob_gradients(
+    hidden: Tensor,
+    head: OutputHead,
+    *,
+    position_of_token: Tensor,
+    token_ids: Tensor,
+    temperature: float,
+    cast_weight: CastWeight,
+) -> Tensor:
+    """∂ log π / ∂ hidden state of each token's own position [tokens, hidden] float32: its row of the output layer less the expected one.
+
+    Args as `score_tokens`.
+    """
+    layer = _OutputLayer(cast_weight.get(), head, temperature)
+    cast_hidden = hidden.to(layer.weight.dtype)
+    blocks = _blocks(len(hidden), len(layer.weight), position_of_token, token_ids)
+    memory, softmax = _BlockMemory(blocks, cast_hidden), _RunningSoftmax(len(hidden), hidden.device)
+    for block in blocks:
+        softmax.add(layer.logits(cast_hidden, block.rows, memory), memory.powers(block.rows))
+    normalisers = softmax.log_normalisers()
+    expected = torch.zeros_like(hidden, dtype=torch.float32)
+    own = hidden.new_empty(len(token_ids), hidden.shape[1], dtype=torch.float32)
+    for block in blocks:
+        logits = layer.logits(cast_hidden, block.rows, memory)
+        tanh = layer.tanh(logits)
+        of_tokens = None if tanh is None else tanh[block.positions, block.columns]
+        factors = layer.grad_of_products(torch.ones_like(block.columns, dtype=torch.float32), of_tokens)
+        own[block.tokens] = factors[:, None] * layer.weight[token_ids[block.tokens]]
+        grad = layer.grad_of_products(logits.sub_(normalisers[:, None]).exp_(), tanh)
+        expected += memory.products(block.rows).copy_(grad) @ layer.weight[block.rows]
+    return own - expected[position_of_token]
+
+
 class _BlockedScores(torch.autograd.Function):
     """Logit of each token [tokens]; log of the softmax's denominator and entropy of each position [positions]."""
 
@@ -108,7 +142,7 @@ class _BlockedScores(torch.autograd.Function):
             if grad_chosen is not None:
                 grad.index_put_((block.positions, block.columns), grad_chosen[block.tokens], accumulate=True)
             grad = layer.grad_of_products(grad, tanh)
-            if ctx.bias is not None:
+            if ctx.bias is not None and ctx.bias.requires_grad:
                 gradient_rows(ctx.bias)[block.rows].add_(grad.sum(dim=0))
             cast_grad = memory.products(block.rows).copy_(grad)
             grad_hidden += cast_grad @ layer.weight[block.rows]

@@ -7,13 +7,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headrace.errors import ModelError
-from headrace.training.attention import install_attention
-from headrace.training.bfloat16_layers import use_bfloat16_layers
-from headrace.training.collation import CollatedRows, collate_in_sequence, collate_padded, fit_to_budget, one_sample_a_row
+from headrace.training.backbone import Backbone
+from headrace.training.collation import CollatedRows
 from headrace.training.gradients import CastWeight
-from headrace.training.logprobs import OutputHead, TokenScores, score_tokens
-from headrace.training.rotary import use_rotary_layers
-from headrace.training.shared_prompt_attention import find_sequences
+from headrace.training.logprobs import OutputHead, TokenScores, logprob_gradients, score_tokens
 from headrace.types import SharedPromptRow
 
 
@@ -33,17 +30,11 @@ class PolicyModel:
     def __init__(self, model: PreTrainedModel, *, temperature: float, autocast_dtype: torch.dtype | None, token_budget: int) -> None:
         self.model = model
         self._head = output_head(model)
-        self._backbone: nn.Module = model.base_model
         self._temperature = temperature
         self._autocast_dtype = autocast_dtype
-        self._token_budget = token_budget
         self._cast_head = CastWeight(self._head.weight, self.compute_dtype)
-        switch_off_dropout(model)
-        _check_head(model, self._head)
-        self._shares_prompts = install_attention(model)
-        if autocast_dtype is torch.bfloat16 and model.device.type == "cpu":
-            use_bfloat16_layers(model)
-            use_rotary_layers(model)
+        _check_head(model.eval(), self._head)
+        self.backbone = Backbone(model, autocast_dtype=autocast_dtype, token_budget=token_budget)
 
     @property
     def compute_dtype(self) -> torch.dtype:
@@ -52,18 +43,16 @@ class PolicyModel:
 
     def passes(self, rows: Sequence[SharedPromptRow]) -> list[CollatedRows]:
         """The forward passes that a micro-batch takes: one when prompts can be shared, none without samples."""
-        rows = [row for row in rows if row.samples]
-        if not rows:
-            return []
-        if self._shares_prompts:
-            return [collate_in_sequence(rows, self.model.device)]
-        return [collate_padded(part, self.model.device) for part in fit_to_budget(one_sample_a_row(rows), self._token_budget)]
+        return self.backbone.passes(rows)
 
     def score(self, rows: CollatedRows) -> TokenScores:
         """Log-probability and entropy of every loss token."""
-        hidden = self._hidden_states(rows)
+        return self.score_hidden(self.backbone.hidden_states(rows), rows)
+
+    def score_hidden(self, hidden: Tensor, rows: CollatedRows) -> TokenScores:
+        """The same from the backbone's hidden states of these rows, for which something else has a use, too."""
         return score_tokens(
-            hidden.flatten(0, 1)[rows.scored_positions],
+            hidden,
             self._head,
             position_of_token=rows.position_of_token,
             token_ids=rows.token_ids,
@@ -71,22 +60,17 @@ class PolicyModel:
             cast_weight=self._cast_head,
         )
 
-    def _hidden_states(self, rows: CollatedRows) -> Tensor:
-        device_type = self.model.device.type
-        with torch.autocast(device_type, dtype=self._autocast_dtype, enabled=self._autocast_dtype is not None):
-            if rows.layouts is None:
-                # Padding on the right is never seen by a causal model, and without a mask attention is faster.
-                output = self._backbone(input_ids=rows.input_ids, use_cache=False)
-            else:
-                output = self._backbone(
-                    input_ids=rows.input_ids,
-                    position_ids=rows.position_ids,
-                    # Of the shape that models take as it is: who sees whom is in the sequences.
-                    attention_mask=torch.empty(1, 1, 1, 1, device=self.model.device),
-                    sequences=find_sequences(rows.layouts, self.model.device),
-                    use_cache=False,
-                )
-        return output.last_hidden_state
+    def logprob_gradients(self, hidden: Tensor, rows: CollatedRows, tokens: Tensor) -> Tensor:
+        """∂ log π / ∂ hidden state of some of the rows' tokens, given by number, each at its own position [tokens, hidden] float32."""
+        positions, position_of_token = rows.position_of_token[tokens].unique(return_inverse=True)
+        return logprob_gradients(
+            hidden.detach()[positions],
+            self._head,
+            position_of_token=position_of_token,
+            token_ids=rows.token_ids[tokens],
+            temperature=self._temperature,
+            cast_weight=self._cast_head,
+        )
 
 
 def output_head(model: PreTrainedModel) -> OutputHead:
@@ -104,16 +88,6 @@ def output_head(model: PreTrainedModel) -> OutputHead:
         scale=getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1),
         softcap=getattr(config, "final_logit_softcapping", None),
     )
-
-
-def switch_off_dropout(model: PreTrainedModel) -> None:
-    """Make every dropout probability 0, whatever mode the model is put in later."""
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        elif isinstance(getattr(module, "attention_dropout", None), float):
-            setattr(module, "attention_dropout", 0.0)  # noqa: B010 (a module's attribute, unknown to the type checker)
-    model.eval()
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ class StepMetrics:
     """
 
     has_behaviour_weights: bool
-    """Whether the loss weighs tokens by π_prox / π_behave."""
+    """Whether the loss weighs tokens by who sampled them, or leaves some out because of it."""
     num_samples: int = 0
     num_loss_tokens: int = 0
     skipped_updates: int = 0

@@ -1,0 +1,142 @@
+"""What staleness costs, and what a correction gives back: final accuracy by max_staleness and algorithm.
+
+    python benchmarks/staleness_study.py --model DIR [--staleness 0 1 2 4 8 16] [--seeds 0 1 2] [--steps 48]
+
+Additions of two-digit numbers (10 to 29), as hard as this model starts above zero on. Every run is written to the results file as it ends, and
+runs that are in the file already are not made again; so an interrupted study goes on where it stopped, and more seeds can be added. At the
+end `docs/staleness_study.md` and its picture are written from the file; `--report` does that alone.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from addition import additions, write_rows
+from interleaving import rounded
+from machine import machine_facts
+from staleness_report import write_report
+from training_runs import run_recipe
+
+from headrace.telemetry.metrics_log import read_metrics
+
+ALGORITHMS: Mapping[str, dict[str, object]] = {
+    "ppo": {"name": "grpo", "denominator": "tokens"},
+    "areal": {"name": "areal"},
+    "a3po": {"name": "a3po"},
+}
+"""`ppo` is naive: clipped against whoever sampled, however long ago."""
+RESULTS = Path(__file__).parent / "results" / "staleness_study.json"
+HELD_OUT = 64
+MINIBATCHES = 2
+"""Optimizer updates a step: with a single one, the proximal policy of `areal` is the present one and nothing is ever clipped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """One run of the study."""
+
+    max_staleness: int
+    algorithm: str
+    seed: int
+    steps: int
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = parse_arguments(argv)
+    results = read_results(arguments.results)
+    if not arguments.report:
+        for condition in conditions(arguments):
+            if all(run["condition"] != asdict(condition) for run in results["runs"]):
+                print(f"{condition} …", flush=True)
+                results["runs"].append(run(condition, arguments.model.absolute()))
+                results["machine"] = machine_facts()
+                arguments.results.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    write_report(results)
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="a Hugging Face model folder")
+    parser.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 2, 4, 8, 16])
+    parser.add_argument("--algorithms", nargs="+", choices=tuple(ALGORITHMS), default=list(ALGORITHMS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--steps", type=int, default=48)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--report", action="store_true", help="write the page from the results so far")
+    arguments = parser.parse_args(argv)
+    if arguments.model is None and not arguments.report:
+        parser.error("give the model as --model, or --report to write the page from the results so far")
+    return arguments
+
+
+def conditions(arguments: argparse.Namespace) -> Iterator[Condition]:
+    """Seed by seed, so that a study that is cut short has whole seeds."""
+    for seed, max_staleness, algorithm in product(arguments.seeds, arguments.staleness, arguments.algorithms):
+        yield Condition(max_staleness=max_staleness, algorithm=algorithm, seed=seed, steps=arguments.steps)
+
+
+def run(condition: Condition, model: Path) -> dict[str, Any]:
+    """Train, and keep what the study asks about."""
+    with tempfile.TemporaryDirectory(prefix="headrace-study-") as name:
+        folder = Path(name)
+        write_rows(additions(range(10, 30), few_shot=0, seed=condition.seed), folder / "rows.jsonl")
+        (folder / "recipe.toml").write_text(tomli_w.dumps(recipe_of(condition, model, folder)), encoding="utf-8")
+        run_recipe(folder / "recipe.toml", name=str(condition), steps=condition.steps)
+        rows = read_metrics(folder / "run" / "metrics.jsonl")
+    return {"condition": asdict(condition), **summary_of(rows)}
+
+
+def recipe_of(condition: Condition, model: Path, folder: Path) -> dict[str, Any]:
+    schedule = {"type": "async", "max_staleness": condition.max_staleness} if condition.max_staleness else {"type": "sync"}
+    return {
+        "run": {"output_dir": str(folder / "run"), "seed": condition.seed},
+        "model": {"name_or_path": str(model)},
+        "data": {"source": {"type": "file", "path": str(folder / "rows.jsonl")}, "held_out": HELD_OUT, "max_prompt_length": 96},
+        "rewards": {"functions": [{"type": "exact_number"}]},
+        "sampling": {"max_completion_length": 24},
+        "evaluation": {"temperature": 1.0, "num_rollouts": 4},
+        "schedule": schedule,
+        "algorithm": {**ALGORITHMS[condition.algorithm], "num_generations": 8, "num_minibatches": MINIBATCHES},
+        "training": {"prompts_per_step": 8, "max_steps": condition.steps, "learning_rate": 1e-5, "token_budget": 2048},
+        "engine": {"max_concurrent_sequences": 64},
+        "checkpoint": {"every_steps": condition.steps + 1},
+        "telemetry": {"report_to": []},
+    }
+
+
+def summary_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Accuracy of the held-out prompts before and after, and means over the training steps."""
+    evaluations = [row["eval/reward"] for row in rows if "eval/reward" in row]
+    steps = [row for row in rows if "time/step" in row]
+
+    def mean(name: str) -> float | None:
+        values = [row[name] for row in steps if name in row]
+        return rounded(statistics.fmean(values)) if values else None
+
+    return {
+        "accuracy_before": rounded(evaluations[0]),
+        "accuracy": rounded(evaluations[-1]),
+        "clip_share": mean("clip_ratio/region_mean"),
+        "mean_staleness": mean("staleness/mean"),
+        "largest_staleness": max(row["staleness/max"] for row in steps),
+        "largest_weight": rounded(max(row.get("sampling/importance_sampling_ratio/max", math.nan) for row in steps)),
+        "ess": mean("ess"),
+        "seconds": rounded(sum(row["time/step"] for row in steps)),
+        "rewards": [rounded(row["reward"]) for row in steps],
+    }
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"runs": []}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Whole runs with a teacher or a reference: another tiny model, a snapshot of the policy, the policy that the run began with."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from rich.console import Console
+from tiny_runs import make_inputs, parameters, tiny_recipe
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from headrace.errors import ModelError, RecipeError
+from headrace.launch.run import RunResult, train
+
+QUIET = Console(quiet=True)
+DISTILL: dict[str, dict[str, Any]] = {
+    "algorithm": {"name": "distill"},
+    "rewards": {"functions": []},
+    "training": {"max_steps": 12, "learning_rate": 3e-3},
+}
+
+
+def run(folder: Path, name: str = "run", *, resume: bool = False, **sections: dict[str, Any]) -> RunResult:
+    recipe = tiny_recipe(folder, **sections | {"run": {"output_dir": str(folder / name)}})
+    return train(recipe, base_folder=folder, resume=resume, console=QUIET)
+
+
+def other_model(folder: Path) -> dict[str, Any]:
+    """A local teacher with other random weights, whose distributions are less even than the policy's."""
+    make_inputs(folder / "other", seed=1)
+    path = folder / "other" / "model"
+    model = AutoModelForCausalLM.from_pretrained(path)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(6)
+    model.save_pretrained(path)
+    return {"type": "local", "name_or_path": str(path)}
+
+
+def metrics(result: RunResult) -> list[dict[str, float]]:
+    rows = [json.loads(line) for line in (result.folder / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if "time/step" in row]
+
+
+def test_the_policy_comes_nearer_to_its_teacher_without_any_reward(tmp_path: Path) -> None:
+    make_inputs(tmp_path)
+    result = run(tmp_path, teacher=other_model(tmp_path), sampling={"temperature": 0.8}, data={"held_out": 2}, **DISTILL)
+    distances = [row["distillation/reverse_kl"] for row in metrics(result)]
+    assert np.mean(distances[:3]) > 0.1
+    assert np.mean(distances[-3:]) < 0.7 * np.mean(distances[:3])
+    assert all("reward" not in row and row["scoring_share"] > 0 for row in metrics(result))
+    assert result.summary["accuracy_before"] is None
+    assert result.summary["reverse_kl_last"] == pytest.approx(distances[-1])
+    assert result.summary["ledger"]["trained"] == 12 * 4
+
+
+def test_what_is_learned_is_the_teachers_log_probability_less_the_policys(tmp_path: Path) -> None:
+    """The saved advantages of the first step, computed again with transformers alone."""
+    make_inputs(tmp_path)
+    teacher = other_model(tmp_path)
+    result = run(tmp_path, teacher=teacher, **DISTILL | {"training": {"max_steps": 1}})
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    models = [AutoModelForCausalLM.from_pretrained(path).eval() for path in (tmp_path / "model", teacher["name_or_path"])]
+    for row in pq.read_table(result.folder / "samples" / "step_000001.parquet").to_pylist():
+        if row["finish_reason"] == "stop":
+            completion = [*tokenizer(row["completion"])["input_ids"], tokenizer.eos_token_id]
+        else:
+            completion = tokenizer(row["completion"])["input_ids"]
+        if len(completion) != row["num_tokens"]:
+            continue  # An end token in the middle of the text is not written out.
+        prompt = tokenizer(row["prompt"])["input_ids"]
+        ids = torch.tensor([[*prompt, *completion]])
+        with torch.no_grad():
+            ours, theirs = (model(ids).logits[0].log_softmax(-1)[len(prompt) - 1 : -1] for model in models)
+        gaps = (ours - theirs).gather(1, ids[0, len(prompt) :, None])
+        assert row["reverse_kl"] == pytest.approx(float(gaps.mean()), abs=1e-3)
+        assert row["advantage"] == pytest.approx(-row["reverse_kl"], abs=1e-5)
+
+
+def test_rewards_and_a_teacher_together(tmp_path: Path) -> None:
+    make_inputs(tmp_path)
+    result = run(tmp_path, teacher=other_model(tmp_path), algorithm={"distillation_coefficient": 0.2}, training={"max_steps": 2})
+    for row in metrics(result):
+        assert {"reward", "distillation/reverse_kl"} <= row.keys()
+    groups: dict[int, list[dict[str, Any]]] = {}
+    for row in pq.read_table(result.folder / "samples" / "step_000001.parquet").to_pylist():
+        groups.setdefault(row["group_id"], []).append(row)
+    for rows in groups.values():
+        rewards = np.array([row["reward"] for row in rows])
+        expected = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4) - 0.2 * np.array([row["reverse_kl"] for row in rows])
+        assert [row["advantage"] for row in rows] == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_a_snapshot_of_the_policy_is_taken_every_so_many_steps_and_survives_a_resume(tmp_path: Path) -> None:
+    make_inputs(tmp_path)
+    sections: dict[str, dict[str, Any]] = {
+        "teacher": {"type": "self", "snapshot_every_steps": 4},
+        "algorithm": {"distillation_coefficient": 0.5},
+        "training": {"max_steps": 9, "learning_rate": 3e-3},
+        "checkpoint": {"every_steps": 6},
+    }
+    whole = run(tmp_path, "whole", **sections)
+    assert [row["distillation/teacher_version"] for row in metrics(whole)] == [0, 0, 0, 0, 4, 4, 4, 4, 8]
+    distances = [abs(row["distillation/reverse_kl"]) for row in metrics(whole)]
+    assert max(distances[0], distances[4], distances[8]) < 1e-5  # The snapshot is the policy that sampled.
+    assert min(max(distances[1:4]), max(distances[5:8])) > 1e-4
+
+    parts = tmp_path / "parts"
+    shutil.copytree(whole.folder, parts)
+    for name in ("checkpoint-9", "final"):
+        shutil.rmtree(parts / name)
+    (parts / "summary.json").unlink()
+    resumed = run(tmp_path, "parts", resume=True, **sections)
+    assert [row["distillation/teacher_version"] for row in metrics(resumed)][6:] == [4, 4, 8]
+    first, second = parameters(whole.model_folder), parameters(resumed.model_folder)
+    assert all(bool((first[name] == second[name]).all()) for name in first)
+
+
+def test_a_penalty_on_rewards_keeps_the_policy_near_to_the_one_it_began_with(tmp_path: Path) -> None:
+    make_inputs(tmp_path)
+    reached = {}
+    for beta in (0.01, 1.0):
+        algorithm = {"beta": beta, "kl_in": "reward", "kl_estimator": "k1", "advantage": {"type": "group", "scale_rewards": "none"}}
+        result = run(tmp_path, f"beta{beta}", algorithm=algorithm, training={"max_steps": 12, "learning_rate": 3e-3})
+        rows = metrics(result)
+        assert abs(rows[0]["reference_kl"]) < 1e-3
+        reached[beta] = float(np.mean([row["reference_kl"] for row in rows[-3:]]))
+    assert reached[1.0] < 0.5 * reached[0.01]
+
+
+def test_a_teacher_with_another_vocabulary_is_refused_before_training(tmp_path: Path) -> None:
+    make_inputs(tmp_path)
+    teacher = other_model(tmp_path)
+    file = Path(teacher["name_or_path"]) / "tokenizer.json"
+    file.write_text(file.read_text().replace('"what"', '"who"'))
+    with pytest.raises(ModelError, match="2 of 16 tokens differ, for instance 'what'"):
+        run(tmp_path, teacher=teacher, **DISTILL)
+
+
+def test_rewards_may_be_missing_only_where_nothing_is_learned_from_them(tmp_path: Path) -> None:
+    make_inputs(tmp_path)
+    with pytest.raises(RecipeError, match=r"rewards\.functions is empty"):
+        run(tmp_path, rewards={"functions": []})

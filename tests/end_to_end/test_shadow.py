@@ -1,0 +1,61 @@
+"""Algorithms compared in whole runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from tiny_runs import make_inputs, parameters, tiny_recipe
+
+from headrace.launch.run import RunResult, train
+
+SHADOWS = ["grpo", "areal", "m2po", {"name": "dapo", "overlong_buffer_share": 0.5}]
+
+
+def run(folder: Path, console: Console | None = None, **sections: dict[str, Any]) -> RunResult:
+    make_inputs(folder)
+    training = {"max_steps": 4}
+    return train(tiny_recipe(folder, training=training, **sections), base_folder=folder, console=console or Console(quiet=True))
+
+
+def steps_of(result: RunResult) -> list[dict[str, float]]:
+    lines = (result.folder / "metrics.jsonl").read_text().splitlines()
+    return [line for line in map(json.loads, lines) if "reward" in line]
+
+
+def test_an_asynchronous_run_says_what_others_would_have_made_of_its_batches(tmp_path: Path) -> None:
+    console = Console(record=True, width=120, quiet=False, file=(tmp_path / "screen").open("w"))
+    algorithm = {"name": "a3po", "num_generations": 4}
+    result = run(
+        tmp_path,
+        console,
+        schedule={"type": "async", "max_staleness": 2},
+        algorithm=algorithm,
+        shadow={"algorithms": SHADOWS, "num_layers": 2},
+    )
+    labels = {"applied", "grpo", "areal", "m2po", "dapo"}
+    for step in steps_of(result):
+        assert step["shadow/applied/gradient_cosine"] == pytest.approx(1, abs=1e-6)
+        assert {name.split("/")[1] for name in step if name.startswith("shadow/")} == labels
+        assert all(0 < step[f"shadow/{label}/ess"] <= 1 + 1e-9 for label in labels)
+    # Punishing long answers changes advantages, not only their size.
+    assert result.summary["shadow"]["dapo"]["gradient_cosine"] < 0.999
+    assert any("/staleness_" in name for step in steps_of(result) for name in step)
+    assert "what other algorithms would have made of the same batches" in console.export_text()
+
+
+def test_a_run_trains_the_same_with_shadows(tmp_path: Path) -> None:
+    plain = run(tmp_path / "plain")
+    compared = run(tmp_path / "compared", shadow={"algorithms": SHADOWS})
+    one, other = parameters(plain.model_folder), parameters(compared.model_folder)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    kept = [{name: step[name] for name in ("loss", "grad_norm", "reward")} for step in steps_of(compared)]
+    assert kept == [{name: step[name] for name in ("loss", "grad_norm", "reward")} for step in steps_of(plain)]
+
+
+def test_truncated_completions_that_only_a_shadow_trains_on_are_compared(tmp_path: Path) -> None:
+    algorithm = {"name": "grpo", "num_generations": 4, "mask_truncated_completions": True}
+    result = run(tmp_path, algorithm=algorithm, shadow={"algorithms": [{"name": "grpo", "label": "unmasked"}]})
+    assert result.summary["shadow"]["unmasked"]["gradient_cosine"] < 0.999
