@@ -140,12 +140,15 @@ def end_to_end_section(result: Result) -> Iterator[str]:
             f"{found['completion_tokens_per_second']:,.0f}",
             result["ratios_to_trl"].get(side, "1" if side == "trl" else "—"),
             f"{found['reward_first_steps']:.2f} → {found['reward_last_steps']:.2f}",
-            "—" if found["held_out_accuracy"] is None else f"{found['held_out_accuracy']:.2f}",
+            "—" if found["accuracy"] is None else f"{found['accuracy']:.2f}",
             "—" if found["seconds_to_goal"] is None else f"{found['seconds_to_goal']:,.0f} s",
         )
         for side, found in result["sides"].items()
     ]
-    yield from table(["", "s a step", "completions/s", "tokens/s", "× TRL", "reward, first → last 5 steps", "held out", "until 0.9"], rows)
+    yield from table(
+        ["", "s a step", "completions/s", "tokens/s", "× TRL", "reward, first → last 5 steps", "accuracy after the last step", "until 0.9"],
+        rows,
+    )
 
 
 def controller_section(result: Result) -> Iterator[str]:

@@ -67,8 +67,8 @@ def commands(model: str, arguments: argparse.Namespace) -> dict[str, list[str]]:
     modes = ["--peer", "vllm", "--peer", "vllm-defaults"]
     vllm = [*modes, "--peer-python", arguments.vllm_python] if arguments.vllm_python else []
     trl = ["--peer", "trl", "--peer-python", arguments.trl_python] if arguments.trl_python else []
-    runs = ["--steps", str(arguments.steps), "--repeats", str(arguments.seeds)]
-    few_shot = ["--few-shot", "20", "--steps", str(arguments.few_shot_steps), "--schedules", "async", "--held-out-rollouts", "0"]
+    runs = ["--schedules", "async", "--steps", str(arguments.steps), "--repeats", str(arguments.seeds)]
+    few_shot = ["--schedules", "async", "--few-shot", "20", "--steps", str(arguments.few_shot_steps), "--evaluation-rollouts", "0"]
     return {
         "controller": [script("controller")],
         "decode": [script("decode"), "--model", model, "--runs", str(arguments.decode_runs), "--peer", "transformers", *vllm],

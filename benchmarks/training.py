@@ -72,7 +72,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--token-budget", type=int, default=2560, help="tokens of a pass, padding included, on both sides")
     parser.add_argument("--prompt-lengths", type=int, nargs="+", default=[50, 500, 2000])
-    parser.add_argument("--memory-groups", type=int, nargs="+", default=[4, 8, 16])
+    parser.add_argument("--memory-groups", type=int, nargs="+", default=[8, 16, 32])
     parser.add_argument("--memory-token-budget", type=int, default=384)
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
     return parser.parse_args(argv)

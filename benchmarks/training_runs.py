@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from addition import NUM_HELD_OUT, addition_rows, write_rows
+from addition import ONE_DIGIT, additions, write_rows
 from peer_process import peer_environment
 
 from headrace.errors import PartDiedError, StalledError
@@ -42,8 +42,8 @@ class Task:
     max_completion_length: int = 32
     learning_rate: float = 1e-5
     seed: int = 0
-    held_out_rollouts: int = 0
-    """Completions of each held-out row, drawn from the trained policy; 0 leaves the evaluation out."""
+    evaluation_rollouts: int = 0
+    """Completions of each question, drawn from the trained policy; 0 leaves the evaluation out."""
     headrace_precision: str = "auto"
     """`auto`: bfloat16 arithmetic where the processor is fast at it, float32 weights. Or `float32`."""
     trl_precision: str = "float32"
@@ -76,7 +76,7 @@ class TrainingRun:
     """A finished run."""
 
     steps: Sequence[TrainedStep]
-    held_out_accuracy: float | None = None
+    accuracy: float | None = None
     """Of the trained policy, at temperature 1."""
     metrics: Sequence[Mapping[str, Any]] = ()
     """headrace's own row of each step."""
@@ -91,13 +91,13 @@ def run_headrace(task: Task, schedule: str) -> TrainingRun:
         recipe = write_task(task, schedule, folder)
         run_recipe(recipe, name=f"headrace ({schedule})", steps=task.steps)
         rows = [row for row in read_metrics(folder / "run" / "metrics.jsonl") if "time/step" in row]
-        accuracy = held_out_accuracy(task, folder / "run" / "final", folder)
+        accuracy = accuracy_of(folder / "run" / "final", task, folder)
     began = rows[0]["time"] - rows[0]["time/step"]
     steps = [
         TrainedStep(time=row["time"] - began, seconds=row["time/step"], reward=row["reward"], mean_length=row["completions/mean_length"])
         for row in rows
     ]
-    return TrainingRun(steps=steps, held_out_accuracy=accuracy, metrics=rows)
+    return TrainingRun(steps=steps, accuracy=accuracy, metrics=rows)
 
 
 def run_recipe(recipe: Path, *, name: str, steps: int) -> None:
@@ -107,9 +107,7 @@ def run_recipe(recipe: Path, *, name: str, steps: int) -> None:
 
 def write_task(task: Task, schedule: str, folder: Path) -> Path:
     """Write the rows and the recipe; returns the recipe."""
-    rows = addition_rows(few_shot=task.few_shot, seed=task.seed)
-    write_rows(rows.train, folder / "train.jsonl")
-    write_rows(rows.held_out, folder / "held_out.jsonl")
+    write_rows(additions(ONE_DIGIT, few_shot=task.few_shot, seed=task.seed), folder / "rows.jsonl")
     recipe = folder / "recipe.toml"
     recipe.write_text(tomli_w.dumps(recipe_of(task, schedule, folder)), encoding="utf-8")
     return recipe
@@ -123,7 +121,7 @@ def recipe_of(task: Task, schedule: str, folder: Path) -> dict[str, dict[str, ob
     return {
         "run": {"output_dir": str(folder / "run"), "seed": task.seed},
         "model": {"name_or_path": str(task.model)},
-        "data": {"source": {"type": "file", "path": str(folder / "train.jsonl")}, "max_prompt_length": 1024},
+        "data": {"source": {"type": "file", "path": str(folder / "rows.jsonl")}, "max_prompt_length": 1024},
         "rewards": {"functions": [{"type": "exact_number"}]},
         "sampling": {"max_completion_length": task.max_completion_length},
         "schedule": SCHEDULES[schedule],
@@ -144,15 +142,15 @@ def recipe_of(task: Task, schedule: str, folder: Path) -> dict[str, dict[str, ob
     }
 
 
-def held_out_accuracy(task: Task, model: Path, folder: Path) -> float | None:
-    """Share of right answers to the held-out rows at temperature 1, by `headrace eval`, whoever trained the model."""
-    if not task.held_out_rollouts:
+def accuracy_of(model: Path, task: Task, folder: Path) -> float | None:
+    """Share of right answers to the task's questions at temperature 1, by `headrace eval`, whoever trained the model."""
+    if not task.evaluation_rollouts:
         return None
     settings = [
-        f"data.source.path={folder / 'held_out.jsonl'}",
-        f"data.held_out={NUM_HELD_OUT - 1}",
+        # All rows but one, which is the least that a recipe keeps for training.
+        f"data.held_out={len(ONE_DIGIT) ** 2 - 1}",
         "evaluation.temperature=1.0",
-        f"evaluation.num_rollouts={task.held_out_rollouts}",
+        f"evaluation.num_rollouts={task.evaluation_rollouts}",
     ]
     shown = run("headrace eval", [*HEADRACE, "eval", str(folder / "recipe.toml"), *settings, "--model", str(model)], steps=1)
     return float(dict(line.split() for line in shown.splitlines())["eval/reward"])
@@ -164,11 +162,11 @@ def run_trl(task: Task, python: Path) -> TrainingRun:
         folder = Path(name)
         write_task(task, "sync", folder)
         settings = {**asdict(task), "model": str(task.model), "rows_per_pass": task.trl_rows_per_pass}
-        files = ["--rows", str(folder / "train.jsonl"), "--trained", str(folder / "trained")]
+        files = ["--rows", str(folder / "rows.jsonl"), "--trained", str(folder / "trained")]
         command = [str(python), str(TRL_WORKER), *files, "--settings", json.dumps(settings)]
         versions, *steps = map(json.loads, run("TRL", command, steps=task.steps).splitlines())
-        accuracy = held_out_accuracy(task, folder / "trained", folder)
-    return TrainingRun(steps=[TrainedStep(**step) for step in steps], held_out_accuracy=accuracy, versions=versions)
+        accuracy = accuracy_of(folder / "trained", task, folder)
+    return TrainingRun(steps=[TrainedStep(**step) for step in steps], accuracy=accuracy, versions=versions)
 
 
 def run(name: str, command: Sequence[str], *, steps: int) -> str:

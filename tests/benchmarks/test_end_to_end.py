@@ -19,7 +19,7 @@ def test_trains_with_the_command(model_folder: Path, capsys: pytest.CaptureFixtu
             "2",
             "--seed",
             "4",
-            "--held-out-rollouts",
+            "--evaluation-rollouts",
             "2",
             "--json",
         ]
@@ -31,8 +31,8 @@ def test_trains_with_the_command(model_folder: Path, capsys: pytest.CaptureFixtu
     assert sync["completions_per_second"] == pytest.approx(64 / sync["seconds_per_step"], rel=1e-2)
     assert sync["seconds_to_goal"] is None
     assert [(entry["side"], entry["seed"]) for entry in result["order"]] == [("sync", 4)]
-    assert sync["held_out_accuracies"] == [sync["held_out_accuracy"]]
-    assert 0 <= sync["held_out_accuracy"] <= 1
+    assert sync["accuracies"] == [sync["accuracy"]]
+    assert 0 <= sync["accuracy"] <= 1
 
 
 def test_numbers_of_a_run_by_hand() -> None:
@@ -43,21 +43,19 @@ def test_numbers_of_a_run_by_hand() -> None:
     rewards, times = (0.5, 0.8, 1.0, 1.0, 1.0), (6.0, 10.0, 12.0, 15.0, 16.0)
     steps = [TrainedStep(time=time, seconds=0, reward=reward, mean_length=5) for time, reward in zip(times, rewards, strict=True)]
     late = [*steps, TrainedStep(time=18.0, seconds=0, reward=0.9, mean_length=5)]
-    found = summary_of([TrainingRun(steps=steps, held_out_accuracy=accuracy) for accuracy in (0.5, 0.9, 0.7)], 8, steps=len(steps))
-    assert (found["held_out_accuracy"], found["held_out_accuracies"]) == (0.7, [0.5, 0.9, 0.7])
+    found = summary_of([TrainingRun(steps=steps, accuracy=accuracy) for accuracy in (0.5, 0.9, 0.7)], 8, steps=len(steps))
+    assert (found["accuracy"], found["accuracies"]) == (0.7, [0.5, 0.9, 0.7])
     assert (found["seconds_per_step"], found["completions_per_second"], found["completion_tokens_per_second"]) == (2.0, 4.0, 20.0)
     assert (found["reward_first_steps"], found["reward_last_steps"], found["seconds_to_goal"]) == (0.86, 0.86, None)
     assert summary_of([TrainingRun(steps=late)], 8, steps=len(late))["seconds_to_goal"] == 18.0
 
 
 def test_both_sides_train_on_the_same_rows() -> None:
-    from addition import addition_rows
+    from addition import ONE_DIGIT, additions
 
-    split = addition_rows(few_shot=3, seed=0)
-    assert split == addition_rows(few_shot=3, seed=0)
-    rows = [*split.train, *split.held_out]
-    assert (len(split.train), len(split.held_out)) == (79, 65)
-    assert len({row["prompt"][0]["content"].splitlines()[-1] for row in rows}) == 144
+    rows = additions(ONE_DIGIT, few_shot=3, seed=0)
+    assert rows == additions(ONE_DIGIT, few_shot=3, seed=0)
+    assert len({row["prompt"][0]["content"].splitlines()[-1] for row in rows}) == len(rows) == 81
     for row in rows:
         *examples, question = row["prompt"][0]["content"].splitlines()
         for a, b, total in ([int(word.strip("?.")) for word in line.split() if word.strip("?.").isdigit()] for line in examples):

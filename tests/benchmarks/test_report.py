@@ -12,7 +12,7 @@ MACHINE = {
 STEP = {"time": 3.0, "seconds": 1.0, "reward": 0.5, "mean_length": 9.0}
 SIDE = {
     "seconds_per_step": 2.0, "completions_per_second": 32.0, "completion_tokens_per_second": 200.0, "reward_first_steps": 0.2,
-    "reward_last_steps": 0.8, "held_out_accuracy": 0.625, "seconds_to_goal": None, "curves": [[STEP, {**STEP, "time": 6.0}]],
+    "reward_last_steps": 0.8, "accuracy": 0.625, "seconds_to_goal": None, "curves": [[STEP, {**STEP, "time": 6.0}]],
 }  # fmt: skip
 BENCHMARKS: dict[str, Any] = {
     "decode": {

@@ -47,6 +47,6 @@ def test_the_controller_must_be_loaded(in_flight: int, found: tuple[object, obje
      (10, {"async": 0.75}, (None, None)), (10, {"async": 0.75, "trl": None}, (None, None))],
 )  # fmt: skip
 def test_accuracies_are_compared_after_equal_steps(peer_steps: int, accuracies: dict, found: tuple[object, object]) -> None:
-    sides = {side: {"held_out_accuracy": accuracy} for side, accuracy in accuracies.items()}
+    sides = {side: {"accuracy": accuracy} for side, accuracy in accuracies.items()}
     result = {"ratios_to_trl": {}, "sides": sides, "settings": {"steps": 10, "peer_steps": peer_steps}}
-    assert checked({"end_to_end": result})["held-out accuracy over TRL's after equal steps (async)"] == found
+    assert checked({"end_to_end": result})["accuracy over TRL's after equal steps (async)"] == found

@@ -10,7 +10,7 @@ from headrace.training.gradient_sums import GradientSums, last_weights
 def test_sums_beside_the_weights_own_gradients():
     layer, inputs = nn.Linear(3, 2), torch.randn(4, 3)
     layer.weight.grad = before = torch.ones(2, 3)
-    outputs, sums = layer(inputs), GradientSums[str]([layer.weight, layer.bias])
+    outputs, sums = layer(inputs), GradientSums[str]([layer.weight, layer.bias], others=[])
     first, second = torch.randn(4, 2), torch.randn(4, 2)
     sums.add("a", outputs, first)
     sums.add("b", outputs, second)
@@ -33,7 +33,7 @@ def test_what_lies_before_the_weights_is_not_gone_through():
     hidden = first(torch.ones(1, 2))
     hidden.register_hook(lambda _: visits.append("hidden"))
     outputs = last(hidden)
-    GradientSums[str](list(last.parameters())).add("a", outputs, torch.ones_like(outputs))
+    GradientSums[str](list(last.parameters()), others=list(first.parameters())).add("a", outputs, torch.ones_like(outputs))
     assert visits == []
     assert first.weight.grad is None
     assert last.weight.grad is None
@@ -45,7 +45,7 @@ def test_a_failure_leaves_gradients_as_they_were():
     layer = nn.Linear(2, 2)
     layer.weight.grad = before = torch.ones(2, 2)
     with pytest.raises(RuntimeError):
-        GradientSums[str]([layer.weight]).add("a", layer(torch.ones(1, 2)), torch.ones(3, 3))
+        GradientSums[str]([layer.weight], others=[layer.bias]).add("a", layer(torch.ones(1, 2)), torch.ones(3, 3))
     assert layer.weight.grad is before
 
 

@@ -150,8 +150,6 @@ def _checked(function: Callable[..., object], name: str, rewards: GroupRewards, 
 
 def _shape(group: object) -> list[bool] | None:
     """Which of a group's values are numbers; None for what is no group of numbers and Nones."""
-    if not isinstance(group, Sequence) or not all(
-        value is None or (isinstance(value, Real) and math.isfinite(value)) for value in group
-    ):
+    if not isinstance(group, Sequence) or not all(value is None or (isinstance(value, Real) and math.isfinite(value)) for value in group):
         return None
     return [value is not None for value in group]

@@ -29,7 +29,7 @@ def train(
         model: A Hugging Face model folder, a packaged model's name, or a name on the hub.
         train_dataset: Rows with a `prompt` column (text or messages): dictionaries, a Hugging Face `Dataset`, any finite iterable.
         reward_funcs: Functions with TRL's signature, `f(prompts, completions, completion_ids, **columns) -> list[float | None]`, plain or
-            async; closures and lambdas too, since they are sent to their processes by value. None ([]) where a teacher alone is learned from.
+            async; closures and lambdas too, since they are sent to their processes by value. It may be empty where only a teacher teaches.
         config: The recipe's sections as nested mappings (docs/recipes.md), without `model`, `data.source` and `rewards.functions`, which
             the arguments above stand for. Only `run.output_dir` has no default.
         reward_weights: A factor for each function; None gives all 1.

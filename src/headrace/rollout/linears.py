@@ -85,8 +85,10 @@ class PackedLinear(nn.Module):
 
     def _pack(self, weights: Sequence[torch.Tensor]) -> None:
         self._shape = torch.Size((sum(len(weight) for weight in weights), weights[0].shape[1]))
-        plain = weights[0].new_empty(self._shape, dtype=torch.bfloat16)
-        _copy_stacked(weights, plain)
+        plain = weights[0].detach()
+        if len(weights) > 1 or plain.dtype != torch.bfloat16:
+            plain = plain.new_empty(self._shape, dtype=torch.bfloat16)
+            _copy_stacked(weights, plain)
         self._packed = torch.ops.mkldnn._reorder_linear_weight(plain, None)
 
 

@@ -3,7 +3,7 @@
 Of a model with a LoRA adapter, the adapter's weights are what is new; its base stays.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -31,12 +31,13 @@ class ModelWeights:
         adapter = {name: parameter for name, parameter in parameters.items() if name.endswith((_WEIGHTS[1], _BIASES[1]))}
         names: dict[int, list[str]] = {}
         self._shapes: dict[str, torch.Size] = {}
-        self._copies: dict[str, Callable[[torch.Tensor], object]] = {}
+        self._own: dict[str, nn.Parameter] = {}
+        """Those that the model itself computes with."""
         self._linears: list[tuple[WeightTaker, list[str], list[str]]] = []
         for name, parameter in (adapter or parameters).items():
             names.setdefault(id(parameter), []).append(name)
             self._shapes[name] = parameter.shape
-            self._copies[name] = parameter.copy_
+            self._own[name] = parameter
         self._tied_names = {name: tied for tied in names.values() for name in tied}
 
     def redirect(self, linear: WeightTaker, layers: Sequence[str]) -> None:
@@ -45,7 +46,7 @@ class ModelWeights:
         if weights:
             self._linears.append((linear, weights, biases))
         for name in weights + biases:
-            del self._copies[name]
+            del self._own[name]
 
     def _published(self, layers: Sequence[str], ends: tuple[str, str]) -> list[str]:
         return [name for layer in layers for end in ends if (name := layer + end) in self._shapes]
@@ -75,7 +76,12 @@ class ModelWeights:
         def find(name: str) -> torch.Tensor:
             return next(weights[tied] for tied in self._tied_names[name] if tied in weights)
 
+        for name, parameter in self._own.items():
+            parameter.copy_(find(name))
+
+        def find_cast(name: str) -> torch.Tensor:
+            """What a tied parameter of the model has just taken over, else the new weight."""
+            return next((self._own[tied].detach() for tied in self._tied_names[name] if tied in self._own), find(name))
+
         for linear, weight_names, bias_names in self._linears:
-            linear.load([find(name) for name in weight_names], [find(name) for name in bias_names])
-        for name, copy in self._copies.items():
-            copy(find(name))
+            linear.load([find_cast(name) for name in weight_names], [find_cast(name) for name in bias_names])

@@ -1,6 +1,7 @@
 """Gradients of a model's last layers that are added up beside the ones that it learns from."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import torch
@@ -13,14 +14,16 @@ K = TypeVar("K", bound=Hashable)
 
 
 class GradientSums(Generic[K]):
-    """One gradient of some weights for each key; their own `.grad` stays as it is.
+    """One gradient of some weights for each key; the `.grad` of all that learns stays as it is.
 
     Args:
-        weights: All have float32 gradients.
+        weights: Whose gradients are added up.
+        others: Everything else that learns.
     """
 
-    def __init__(self, weights: Sequence[nn.Parameter]) -> None:
+    def __init__(self, weights: Sequence[nn.Parameter], *, others: Sequence[nn.Parameter]) -> None:
         self._weights = tuple(weights)
+        self._others = tuple(others)
         self._sums: dict[K, list[Tensor | None]] = {}
 
     def add(self, key: K, outputs: Tensor, grad: Tensor) -> None:
@@ -31,26 +34,33 @@ class GradientSums(Generic[K]):
             outputs: Computed with the weights; what is computed before them is not gone through.
             grad: Of the shape of `outputs`.
         """
-        # Hand-written backward passes add to `.grad` whatever autograd is asked for, so the sum takes its place meanwhile.
-        own = [weight.grad for weight in self._weights]
-        try:
-            for weight, total in zip(self._weights, self._sums.get(key, [None] * len(own)), strict=True):
-                weight.grad = total
+        sums = self._sums.get(key, [None] * len(self._weights))
+        # Hand-written backward passes add to `.grad` of every weight on their way, whatever autograd is asked for.
+        with _replaced_gradients((*self._weights, *self._others), [*sums, *[None] * len(self._others)]):
             torch.autograd.backward(outputs, grad, inputs=self._weights, retain_graph=True)
             self._sums[key] = [weight.grad for weight in self._weights]
-        finally:
-            for weight, gradient in zip(self._weights, own, strict=True):
-                weight.grad = gradient
 
     def products(self) -> dict[tuple[K, K], float]:
         """Scalar product of every two sums, and of each with itself."""
         keys = list(self._sums)
         total = torch.zeros(len(keys), len(keys), dtype=torch.float64)
-        for index, weight in enumerate(self._weights):
+        for index, weight in enumerate(self._weights if keys else ()):
             gradients = [self._sums[key][index] for key in keys]
             stacked = torch.stack([torch.zeros_like(weight) if each is None else each for each in gradients]).flatten(1)
             total += (stacked @ stacked.T).to("cpu", torch.float64)
         return {(first, second): float(total[i, j]) for i, first in enumerate(keys) for j, second in enumerate(keys)}
+
+
+@contextmanager
+def _replaced_gradients(weights: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> Iterator[None]:
+    own = [weight.grad for weight in weights]
+    try:
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = gradient
+        yield
+    finally:
+        for weight, gradient in zip(weights, own, strict=True):
+            weight.grad = gradient
 
 
 def last_weights(model: PreTrainedModel, num_layers: int) -> list[nn.Parameter]:

@@ -16,6 +16,7 @@ from headrace.algorithms.normalisers import Normaliser
 from headrace.algorithms.ratios import log_ratios, masked
 from headrace.config.algorithm import AlgorithmSection, M2poSurrogate
 from headrace.config.shadow import APPLIED
+from headrace.training.adapter import learning_parameters
 from headrace.training.collation import CollatedRows
 from headrace.training.composition import Composition, TokenLossFunction, compose, normaliser_of
 from headrace.training.gradient_sums import GradientSums, last_weights
@@ -97,6 +98,8 @@ class ShadowComparison:
             for label, algorithm in shadows.algorithms.items()
         }
         self._weights = last_weights(policy.model, shadows.num_layers)
+        chosen = set(map(id, self._weights))
+        self._others = [weight for weight in learning_parameters(policy.model).values() if id(weight) not in chosen]
         self.clear()
 
     @property
@@ -169,7 +172,7 @@ class ShadowComparison:
 
     def clear(self) -> None:
         """Forget the step so far."""
-        self._gradients: GradientSums[tuple[str, int]] = GradientSums(self._weights)
+        self._gradients: GradientSums[tuple[str, int]] = GradientSums(self._weights, others=self._others)
         self._metrics = ShadowMetrics()
         self._trusted_distances: dict[str, float] = {}
         self._left_out: dict[MicroBatch, list[CollatedRows]] = {}
