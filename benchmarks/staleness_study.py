@@ -2,9 +2,9 @@
 
     python benchmarks/staleness_study.py --model DIR [--staleness 0 1 2 4 8 16] [--seeds 0 1 2] [--steps 48]
 
-Additions of two numbers from 10 to 49, of which the model answers some 6 % at first. Every run is written to the results file as it ends, and
-runs that are in the file already are not made again; so an interrupted study goes on where it stopped, and more seeds can be added. At the
-end `docs/staleness_study.md` and its picture are written from the file; `--report` does that alone.
+Additions of two numbers from 10 to 49, of which the model answers some 6 % at first. Every run is written to the results file as it
+ends, and runs that are in the file already are not made again; so an interrupted study goes on where it stopped, and more seeds can be
+added. At the end `docs/staleness_study.md` and its picture are written from the file; `--report` does that alone.
 """
 
 import argparse

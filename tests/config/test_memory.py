@@ -66,3 +66,10 @@ def test_a_critic_of_its_own_is_a_second_model_that_learns() -> None:
         "critic's activations": 100 * 2 * (10 * 8 + 4 * 16) * 4,
     }
     assert not [name for name in bytes_of(algorithm={"name": "ppo"}) if "critic" in name]
+
+
+def test_shadows_keep_gradients_of_the_last_layers_by_staleness() -> None:
+    matrices = {"model.embed_tokens": (50, 2)} | {f"model.layers.{layer}.mlp": (3, 2) for layer in range(3)}
+    recipe = recipe_with(**SMALL, shadow={"algorithms": ["grpo", "areal"], "num_layers": 2}, schedule={"type": "async", "max_staleness": 1})
+    parts = {part.name: part.num_bytes for part in estimate_memory(recipe, replace(MODEL, matrices=matrices)).parts}
+    assert parts["shadow gradients"] == (2 + 1) * (1 + 1) * (2 * 6) * 4

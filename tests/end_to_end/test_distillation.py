@@ -14,6 +14,8 @@ from tiny_runs import make_inputs, parameters, tiny_recipe
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from headrace.errors import ModelError, RecipeError
+from headrace.launch.adapters import load_adapter, merge_adapter
+from headrace.launch.model_loading import load_policy
 from headrace.launch.run import RunResult, train
 
 QUIET = Console(quiet=True)
@@ -144,3 +146,32 @@ def test_rewards_may_be_missing_only_where_nothing_is_learned_from_them(tmp_path
     make_inputs(tmp_path)
     with pytest.raises(RecipeError, match=r"rewards\.functions is empty"):
         run(tmp_path, rewards={"functions": []})
+
+
+def test_a_teacher_may_be_an_adapter(tmp_path: Path) -> None:
+    """What another run with LoRA left: it answers as the merged model does, so that its own policy is at no distance from it."""
+    pytest.importorskip("peft")
+    make_inputs(tmp_path)
+    lora: dict[str, Any] = {"lora": {"rank": 4}, "training": {"max_steps": 2, "learning_rate": 0.05}}
+    adapter = run(tmp_path, "adapter", **lora).model_folder
+    assert (adapter / "adapter_config.json").is_file()
+    teacher = {"type": "local", "name_or_path": str(adapter)}
+    base = run(tmp_path, "base", teacher=teacher, **DISTILL | {"training": {"max_steps": 1}})
+    assert abs(metrics(base)[0]["distillation/reverse_kl"]) > 1e-3
+    merged = load_policy(tmp_path / "model", dtype=torch.float32)
+    load_adapter(merged, adapter, base=tmp_path / "model")
+    merge_adapter(merged)
+    shutil.copytree(tmp_path / "model", tmp_path / "merged")
+    merged.save_pretrained(tmp_path / "merged")
+    sections = DISTILL | {"training": {"max_steps": 1}, "model": {"name_or_path": str(tmp_path / "merged")}}
+    same = run(tmp_path, "same", teacher=teacher, **sections)
+    assert abs(metrics(same)[0]["distillation/reverse_kl"]) < 1e-5
+
+
+def test_a_teacher_with_too_few_positions_is_refused_before_training(tmp_path: Path) -> None:
+    make_inputs(tmp_path)
+    teacher = other_model(tmp_path)
+    file = Path(teacher["name_or_path"]) / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"max_position_embeddings": 8}))
+    with pytest.raises(ModelError, match=r"has 8 positions, but a prompt with its completion may have 1\d tokens"):
+        run(tmp_path, teacher=teacher, **DISTILL)

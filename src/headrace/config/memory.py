@@ -1,5 +1,7 @@
 """Estimates what a run keeps in memory."""
 
+import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -51,7 +53,7 @@ def estimate_memory(
         teacher: Those of a local teacher.
         critic: Those of the critic's own model; a value head on the policy takes next to nothing.
     """
-    parts = (*_trainer_state(recipe, model), _activations(recipe, model), _logits(), *_engine(recipe, model))
+    parts = (*_trainer_state(recipe, model), *_shadows(recipe, model), _activations(recipe, model), _logits(), *_engine(recipe, model))
     parts += tuple(_scorers(recipe, model, teacher))
     if critic is not None:
         parts += tuple(_critic(recipe, critic))
@@ -106,6 +108,17 @@ def _critic(recipe: Recipe, critic: ModelFacts) -> list[MemoryPart]:
         parts.append(MemoryPart(name="cast weights", formula=cast, num_bytes=_BFLOAT16 * critic.num_parameters))
     parts.append(_activations(recipe, critic))
     return [replace(part, name=f"critic's {part.name}") for part in parts]
+
+
+def _shadows(recipe: Recipe, model: ModelFacts) -> list[MemoryPart]:
+    if recipe.shadow is None:
+        return []
+    compared, layers = len(recipe.shadow.algorithms) + 1, min(recipe.shadow.num_layers, model.num_layers)
+    in_layers = sum(math.prod(shape) for name, shape in model.matrices.items() if re.search(r"\.\d+\.", name))
+    learning = in_layers if recipe.lora is None else count_adapter_parameters(recipe.lora, model)
+    numbers, stalenesses = learning * layers // model.num_layers, recipe.schedule.max_staleness + 1
+    formula = f"{compared} algorithms · {stalenesses} stalenesses · {_millions(numbers)} weights of {layers} layers · 4 bytes"
+    return [MemoryPart(name="shadow gradients", formula=formula, num_bytes=_FLOAT32 * compared * stalenesses * numbers)]
 
 
 def _optimizer_state(num_learning: int) -> list[MemoryPart]:

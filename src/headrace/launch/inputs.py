@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class Inputs:
     """From scored groups to advantages."""
     token_losses: Callable[..., Any] | None
     """The user's surrogate."""
-    shadows: ShadowInputs = ShadowInputs()
+    shadows: ShadowInputs = field(default_factory=ShadowInputs)
     """The same of algorithms that are only compared with."""
 
 

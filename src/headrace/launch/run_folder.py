@@ -27,6 +27,7 @@ MAY_CHANGE = {
     "evaluation",
     "checkpoint",
     "telemetry",
+    "shadow",
 }
 """Keys and sections that a resumed run may set anew; the others would make it another run."""
 

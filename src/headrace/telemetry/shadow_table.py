@@ -6,6 +6,9 @@ from rich.table import Table
 
 _PREFIX = "shadow/"
 _STALENESS = "gradient_cosine/staleness_"
+_TITLE = (
+    "what other algorithms would have made of the same batches\n(cosine with the applied gradient: of all tokens, and of one staleness)"
+)
 
 ShadowSums = dict[str, list[float]]
 """Sum, and number of steps, by metric: JSON values."""
@@ -33,8 +36,8 @@ def shadow_means(sums: ShadowSums) -> dict[str, dict[str, float]]:
 def shadow_table(means: ShadowMeans) -> Table:
     """One line an algorithm, the applied one first; cosines by staleness where a step had tokens of several."""
     stalenesses = sorted({int(name.removeprefix(_STALENESS)) for of in means.values() for name in of if name.startswith(_STALENESS)})
-    table = Table(title="what other algorithms would have made of the same batches", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for heading in ("algorithm", "tokens kept", "ess", "clipped", "gradient cosine", *(f"staleness {each}" for each in stalenesses)):
+    table = Table(title=_TITLE, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for heading in ("algorithm", "kept", "ess", "clipped", "cosine", *(f"cosine {each}" for each in stalenesses)):
         table.add_column(heading, justify="left" if heading == "algorithm" else "right")
     names = ("kept", "ess", "clip_ratio", "gradient_cosine", *(f"{_STALENESS}{each}" for each in stalenesses))
     for label, of_algorithm in means.items():

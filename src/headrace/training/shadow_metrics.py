@@ -1,7 +1,6 @@
 """What algorithms made of the same tokens, as sums over passes, and the metrics that they give."""
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping
 
 import torch
@@ -72,11 +71,10 @@ def _shares(sums: list[list[float]]) -> dict[str, float]:
 
 
 def _cosine(products: Products, label: str, stalenesses: list[int]) -> float:
-    """Of the two gradients' parts; NaN where one of them is zero."""
-    found: defaultdict[tuple[str, str], float] = defaultdict(float)
-    for ((first, _), (second, _)), product in (
-        entry for entry in products.items() if entry[0][0][1] in stalenesses and entry[0][1][1] in stalenesses
-    ):
-        found[first, second] += product
-    scale = math.sqrt(max(found[label, label] * found[APPLIED, APPLIED], 0.0))
-    return found[label, APPLIED] / scale if scale else math.nan
+    """Of the parts of two gradients; NaN where one of them is zero."""
+
+    def product(one: str, other: str) -> float:
+        return sum(products.get(((one, first), (other, second)), 0.0) for first in stalenesses for second in stalenesses)
+
+    scale = math.sqrt(max(product(label, label) * product(APPLIED, APPLIED), 0.0))
+    return product(label, APPLIED) / scale if scale else math.nan
