@@ -19,7 +19,8 @@ def machine_facts() -> dict[str, object]:
         "torch": version("torch"),
         "transformers": version("transformers"),
         "commit": git("rev-parse", "HEAD"),
-        "dirty": bool(git("status", "--porcelain", "--untracked-files=no")),
+        # Not the results, which a run writes itself.
+        "dirty": bool(git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")),
     }
 
 

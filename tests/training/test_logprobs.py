@@ -4,7 +4,7 @@ from torch import Tensor
 
 from headrace.training import logprobs
 from headrace.training.gradients import CastWeight
-from headrace.training.logprobs import OutputHead, score_tokens
+from headrace.training.logprobs import OutputHead, logprob_gradients, score_tokens
 
 POSITION_OF_TOKEN = torch.tensor([0, 0, 0, 1, 2, 4, 4, 6])
 TOKEN_IDS = torch.tensor([3, 3, 10, 0, 5, 1, 2, 10])
@@ -88,3 +88,24 @@ def test_bfloat16_products_keep_float32_results_and_gradients() -> None:
     assert hidden.grad is not None
     assert hidden.grad.dtype == torch.float32
     torch.testing.assert_close(scores.logprobs, naive(hidden, head, 1.0)[0], rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("chunk_elements", [1, 25, 10_000])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("name", list(heads()))
+def test_gradients_of_single_tokens(name: str, temperature: float, chunk_elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logprobs, "MAX_BLOCK_LOGITS", chunk_elements)
+    head, hidden = heads()[name], torch.randn(7, 5, requires_grad=True)
+    found = logprob_gradients(
+        hidden,
+        head,
+        position_of_token=POSITION_OF_TOKEN,
+        token_ids=TOKEN_IDS,
+        temperature=temperature,
+        cast_weight=CastWeight(head.weight, torch.float32),
+    )
+    of_tokens, _ = naive(hidden, head, temperature)
+    for token, position in enumerate(POSITION_OF_TOKEN):
+        (expected,) = torch.autograd.grad(of_tokens[token], hidden, retain_graph=True)
+        torch.testing.assert_close(found[token], expected[position], rtol=1e-4, atol=1e-5)
+    assert head.weight.grad is None
