@@ -73,7 +73,9 @@ def draw(cells: Mapping[Cell, Sequence[Run]], path: Path) -> None:
     steps = sorted({staleness for staleness, _ in cells})
     for algorithm, color in COLORS.items():
         own = {steps.index(staleness): runs for (staleness, of), runs in cells.items() if of == algorithm}
-        ax.plot(own, [statistics.fmean(run["accuracy"] for run in runs) for runs in own.values()], color=color, label=LABELS[algorithm])
+        ax.plot(
+            list(own), [statistics.fmean(run["accuracy"] for run in runs) for runs in own.values()], color=color, label=LABELS[algorithm]
+        )
         for place, runs in own.items():
             ax.plot([place] * len(runs), [run["accuracy"] for run in runs], "o", color=color, markersize=5)
     ax.set_xticks(range(len(steps)), map(str, steps))

@@ -12,6 +12,7 @@ import json
 import math
 import statistics
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             if all(run["condition"] != asdict(condition) for run in results["runs"]):
                 print(f"{condition} …", flush=True)
                 results["runs"].append(run(condition, arguments.model.absolute()))
-                results["machine"] = machine_facts()
+                results |= {"machine": machine_facts(), "finished": time.strftime("%Y-%m-%d %H:%M")}
                 arguments.results.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     write_report(results)
 
