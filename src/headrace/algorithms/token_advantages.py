@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.algorithms.advantages import Advantages, Rewards, centred_advantages
+from headrace.types import Floats
 
-Floats = NDArray[np.float32]
 TokenAdvantages = list[list[Floats | None]]
 
 

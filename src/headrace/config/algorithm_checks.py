@@ -8,6 +8,7 @@ from headrace.config.algorithm import (
     GaeAdvantage,
     IcePopCorrection,
     ImportanceSurrogate,
+    M2poSurrogate,
     MaskedCorrection,
     NoCorrection,
     NoOutcomeAdvantage,
@@ -22,8 +23,7 @@ def _siblings_to_compare(algorithm: AlgorithmSection) -> str | None:
     if algorithm.compares_siblings and algorithm.num_generations < 2:
         return (
             f"algorithm.num_generations = {algorithm.num_generations}, but advantage.type = {algorithm.advantage.type!r} compares "
-            f"siblings; "
-            "set num_generations to 2 or more, or advantage.type to 'whitened' or 'gae'"
+            "siblings; set num_generations to 2 or more, or advantage.type to 'whitened' or 'gae'"
         )
     return None
 
@@ -42,8 +42,7 @@ def _whole_sequences(algorithm: AlgorithmSection) -> str | None:
     if algorithm.importance_sampling_level == "sequence" and per_token:
         return (
             f"importance_sampling_level = 'sequence' with surrogate.type = {algorithm.surrogate.type!r}, which is made of the "
-            f"log-probability "
-            "or ratio of each token; set importance_sampling_level to 'token', or surrogate.type to 'clip'"
+            "log-probability or ratio of each token; set importance_sampling_level to 'token', or surrogate.type to 'clip'"
         )
     return None
 
@@ -52,8 +51,7 @@ def _something_to_correct(algorithm: AlgorithmSection) -> str | None:
     if algorithm.proximal == "behaviour" and not isinstance(algorithm.correction, NoCorrection):
         return (
             f"correction.type = {algorithm.correction.type!r} with proximal = 'behaviour': the proximal policy is the one that sampled, "
-            f"so every "
-            "weight is 1 (the ratio corrects already); set proximal to 'recompute' or 'loglinear', or correction.type to 'none'"
+            "so every weight is 1 (the ratio corrects already); set proximal to 'recompute' or 'loglinear', or correction.type to 'none'"
         )
     return None
 
@@ -63,14 +61,13 @@ def _correction_keeps_something(algorithm: AlgorithmSection) -> str | None:
     if isinstance(correction, TruncatedCorrection | MaskedCorrection | IcePopCorrection) and not correction.low < 1 < correction.high:
         return (
             f"correction.low = {correction.low:g} and high = {correction.high:g} leave out the weight 1 of a token sampled by the "
-            f"proximal policy "
-            "itself; set low below 1 and high above"
+            "proximal policy itself; set low below 1 and high above"
         )
     return None
 
 
 def _surrogate_with_proximal(algorithm: AlgorithmSection) -> str | None:
-    alone = isinstance(algorithm.surrogate, SapoSurrogate) or algorithm.surrogate.type == "m2po"
+    alone = isinstance(algorithm.surrogate, SapoSurrogate | M2poSurrogate)
     if alone and algorithm.proximal != "behaviour":
         return (
             f"surrogate.type = {algorithm.surrogate.type!r} bounds the distance to the policy that sampled by itself, which proximal = "
@@ -83,8 +80,7 @@ def _loglinear_has_its_weight(algorithm: AlgorithmSection) -> str | None:
     if algorithm.proximal == "loglinear" and isinstance(algorithm.correction, NoCorrection):
         return (
             "proximal = 'loglinear' with correction.type = 'none': the interpolated ratio alone is a root of the true one, and the rest "
-            "is the "
-            "weight pi_prox / pi_behaviour; set correction.type to 'mis' or 'tis'"
+            "is the weight pi_prox / pi_behaviour; set correction.type to 'mis' or 'tis'"
         )
     return None
 
@@ -154,8 +150,7 @@ def _signal_to_sample_for(algorithm: AlgorithmSection) -> str | None:
     if algorithm.dynamic_sampling and not algorithm.compares_siblings:
         return (
             f"dynamic_sampling replaces groups with equal rewards, but with advantage.type = {algorithm.advantage.type!r} these have a "
-            f"signal; "
-            "set dynamic_sampling to false"
+            "signal; set dynamic_sampling to false"
         )
     return None
 
@@ -164,8 +159,7 @@ def _one_update_without_ratio(algorithm: AlgorithmSection) -> str | None:
     if isinstance(algorithm.surrogate, ReinforceSurrogate) and algorithm.num_minibatches > 1:
         return (
             f"surrogate.type = 'reinforce' does not see that the policy moves between num_minibatches = {algorithm.num_minibatches} "
-            f"updates; "
-            "set num_minibatches to 1, or surrogate.type to 'importance' or 'clip'"
+            "updates; set num_minibatches to 1, or surrogate.type to 'importance' or 'clip'"
         )
     return None
 

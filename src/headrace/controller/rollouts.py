@@ -171,8 +171,8 @@ class GroupRunner:
         if self._failed_in_a_row >= self._rules.max_failed_groups:
             raise RewardError(
                 f"{self._failed_in_a_row} groups in a row (rewards.max_failed_groups) had fewer than {self._rules.min_scored} scored "
-                f"rollouts, so nothing "
-                f"can be learned from them; the last one's reason: {error or 'no reward function applied (all returned None)'}"
+                "rollouts, so nothing can be learned from them; the last one's reason: "
+                f"{error or 'no reward function applied (all returned None)'}"
             )
 
 

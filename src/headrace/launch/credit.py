@@ -7,8 +7,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
 
 from headrace.algorithms.advantages import (
     Advantages,
@@ -20,7 +20,7 @@ from headrace.algorithms.advantages import (
     pass_at_k_advantages,
 )
 from headrace.algorithms.credit import Credit, rewards_differ
-from headrace.algorithms.ratios import LOG_RATIO_LIMIT
+from headrace.algorithms.kl import k1, k2, k3
 from headrace.algorithms.shaping import overlong_penalty
 from headrace.algorithms.token_advantages import (
     Outcomes,
@@ -41,12 +41,8 @@ from headrace.types import Floats
 
 GroupRewards = Sequence[Sequence[float | None]]
 Lengths = Sequence[Sequence[int]]
-KL_PENALTIES: dict[str, Callable[[Floats], NDArray[np.floating]]] = {
-    "k1": lambda x: -x,
-    "k2": lambda x: x * x / 2,
-    "k3": lambda x: np.expm1(x) - x,
-}
-"""With x = log π_reference - log π_behave of sampled tokens."""
+KL_ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
+"""Those that a reward can be penalised by."""
 
 
 def make_credit(algorithm: AlgorithmSection, *, max_completion_length: int, base_folder: Path) -> Credit:
@@ -94,8 +90,8 @@ def make_group_rules(recipe: Recipe) -> GroupRules:
 
 
 def _reward_kl(behaviour_logprobs: Floats, reference_logprobs: Floats, *, beta: float, estimator: str) -> Floats:
-    log_ratios = np.clip(reference_logprobs - behaviour_logprobs, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    return (beta * KL_PENALTIES[estimator](log_ratios)).astype(np.float32)
+    behaviour, reference = torch.from_numpy(behaviour_logprobs), torch.from_numpy(reference_logprobs)
+    return (beta * KL_ESTIMATORS[estimator](behaviour, reference)).numpy()
 
 
 def _token_advantages(section: parts.Advantage, base_folder: Path) -> Callable[[Sequence[Outcomes]], TokenAdvantages]:
@@ -142,8 +138,7 @@ def _checked(function: Callable[..., object], name: str, rewards: GroupRewards, 
     if not fits:
         raise RewardError(
             f"algorithm.advantage.function = {name!r} returned {found!r:.200} for rewards {list(rewards)!r:.200}; it must return one "
-            f"list for "
-            "each group, with a finite number for each reward and None for each None"
+            "list for each group, with a finite number for each reward and None for each None"
         )
     return found  # pyright: ignore[reportReturnType] # checked just now
 

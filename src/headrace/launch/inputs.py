@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class Inputs:
     """From scored groups to advantages."""
     token_losses: Callable[..., Any] | None
     """The user's surrogate."""
-    shadows: ShadowInputs = field(default_factory=ShadowInputs)
+    shadows: ShadowInputs
     """The same of algorithms that are only compared with."""
 
 
@@ -48,13 +48,7 @@ def inputs_of_recipe(recipe: Recipe, *, base_folder: Path) -> Inputs:
     """
     check_rewards(recipe)
     functions = build_reward_functions(recipe.rewards.functions, base_folder=base_folder)
-    return Inputs(
-        rows=load_rows(recipe.data.source, base_folder=base_folder),
-        reward_functions=functions,
-        credit=_credit(recipe, base_folder=base_folder),
-        token_losses=user_surrogate(recipe.algorithm, base_folder=base_folder),
-        shadows=shadow_inputs(recipe, base_folder=base_folder),
-    )
+    return _inputs(recipe, load_rows(recipe.data.source, base_folder=base_folder), functions, base_folder)
 
 
 def inputs_from_python(
@@ -68,13 +62,7 @@ def inputs_from_python(
     functions = wrap_reward_functions(reward_funcs, reward_weights)
     if not functions and recipe.algorithm.learns_from_rewards:
         raise RecipeError("reward_funcs is empty, so nothing could be learned; pass at least one function")
-    return Inputs(
-        rows=rows_from_iterable(train_dataset, origin="train_dataset"),
-        reward_functions=functions,
-        credit=_credit(recipe, base_folder=Path.cwd()),
-        token_losses=user_surrogate(recipe.algorithm, base_folder=Path.cwd()),
-        shadows=shadow_inputs(recipe, base_folder=Path.cwd()),
-    )
+    return _inputs(recipe, rows_from_iterable(train_dataset, origin="train_dataset"), functions, Path.cwd())
 
 
 def check_inputs(inputs: Inputs, recipe: Recipe) -> None:
@@ -100,8 +88,14 @@ def reward_service(inputs: Inputs, recipe: Recipe) -> ProcessRewardService:
     )
 
 
-def _credit(recipe: Recipe, *, base_folder: Path) -> Credit:
-    return make_credit(recipe.algorithm, max_completion_length=recipe.sampling.max_completion_length, base_folder=base_folder)
+def _inputs(recipe: Recipe, rows: Sequence[Row], reward_functions: Sequence[RewardFunction], base_folder: Path) -> Inputs:
+    return Inputs(
+        rows=rows,
+        reward_functions=reward_functions,
+        credit=make_credit(recipe.algorithm, max_completion_length=recipe.sampling.max_completion_length, base_folder=base_folder),
+        token_losses=user_surrogate(recipe.algorithm, base_folder=base_folder),
+        shadows=shadow_inputs(recipe, base_folder=base_folder),
+    )
 
 
 async def _rehearse(service: ProcessRewardService, prompt: Prompt) -> None:

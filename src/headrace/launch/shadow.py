@@ -1,7 +1,7 @@
 """From a recipe's `[shadow]` to what the algorithms that are only compared with need."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from headrace.training.shadow import Shadows
 class ShadowInputs:
     """What may be a user's function, by the algorithms' labels."""
 
-    credits: Mapping[str, Credit] = field(default_factory=dict[str, Credit])
+    credits: Mapping[str, Credit]
     """From scored groups to advantages."""
-    token_losses: Mapping[str, Callable[..., Any] | None] = field(default_factory=dict[str, Callable[..., Any] | None])
+    token_losses: Mapping[str, Callable[..., Any] | None]
     """Surrogates."""
 
 
