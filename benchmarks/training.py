@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import copy
 import json
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +49,8 @@ COMPLETION = 64
 """Tokens of each completion behind the longer prompts."""
 MINIBATCHES = 2
 """With a single update a step, `recompute` has nothing to recompute: the proximal policy is the present one."""
+PUBLISHES = 25
+"""Turns: a short measurement, of which one number is taken from another."""
 PROXIMALS: dict[str, AlgorithmName] = {"behaviour": "grpo", "recompute": "areal", "loglinear": "a3po"}
 """The algorithm that has each choice of the proximal policy."""
 
@@ -72,7 +75,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--token-budget", type=int, default=2560, help="tokens of a pass, padding included, on both sides")
     parser.add_argument("--prompt-lengths", type=int, nargs="+", default=[50, 500, 2000])
-    parser.add_argument("--memory-groups", type=int, nargs="+", default=[8, 16, 32])
+    parser.add_argument("--memory-groups", type=int, nargs="+", default=[16, 32, 64], help="enough for a full micro-batch")
     parser.add_argument("--memory-token-budget", type=int, default=384)
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
     return parser.parse_args(argv)
@@ -195,12 +198,13 @@ def measure_publish(arguments: argparse.Namespace) -> dict[str, object]:
             "packing": lambda: timed(pack),
         }
         interleaved(candidates, runs=1)
-        seconds = interleaved(candidates, runs=2 * arguments.runs + 1)
+        seconds = interleaved(candidates, runs=PUBLISHES)
         runner.run(engine.close())
         runner.run(trainer.close())
+    # Of each turn, as the machine's speed changes from turn to turn.
+    ratios = [(publishing - packed) / copying for publishing, copying, packed in zip(*(seconds[name] for name in candidates), strict=True)]
     middle = {name: rounded(value) for name, value in medians(seconds).items()}
-    ratio = rounded((middle["publish"] - middle["packing"]) / middle["copy"])
-    return {"seconds_per_publish": middle, "ratio_beyond_packing": ratio, "seconds": seconds}
+    return {"seconds_per_publish": middle, "ratio_beyond_packing": rounded(statistics.median(ratios)), "seconds": seconds}
 
 
 def make_trainer(model: PreTrainedModel, arguments: argparse.Namespace) -> LocalTrainer:
@@ -232,13 +236,14 @@ def weight_copy(model: PreTrainedModel) -> Callable[[], None]:
 
 
 def packing(model: PreTrainedModel) -> Callable[[], None]:
-    """Bring every linear layer's weight into oneDNN's layout, where this CPU's engine does."""
+    """Bring every linear layer's weight into oneDNN's layout, where this CPU's engine does, and keep it in the place of the last."""
     weights = [torch.randn(out, wide, dtype=AUTOCAST) for wide, out in product_shapes(model)]
+    packed: list[torch.Tensor | None] = [None for _ in weights]
 
     def pack_all() -> None:
         if packs_bfloat16():
-            for weight in weights:
-                torch.ops.mkldnn._reorder_linear_weight(weight, None)
+            for index, weight in enumerate(weights):
+                packed[index] = torch.ops.mkldnn._reorder_linear_weight(weight, None)
 
     return pack_all
 

@@ -28,20 +28,21 @@ def test_positions_restart_at_the_prompts_end_and_the_prompt_predicts_every_firs
 
     rows = collate_in_sequence([longer, shorter], CPU)
 
-    assert rows.input_ids.tolist() == [[4, 5, 6, 7, 8, 9, 4, 9]]
-    assert rows.position_ids.tolist() == [[0, 1, 2, 3, 4, 3, 0, 1]]
+    assert rows.input_ids.tolist() == [[4, 5, 6, 7, 8, 9, 4, 9, *[0] * 56]]
+    assert rows.position_ids.tolist() == [[0, 1, 2, 3, 4, 3, 0, 1, *range(56)]]
     assert rows.layouts == (
         RowLayout(start=0, prompt_length=3, completion_lengths=(2, 1)),
         RowLayout(start=6, prompt_length=1, completion_lengths=(1,)),
+        RowLayout(start=8, prompt_length=56, completion_lengths=()),
     )
-    assert rows.scored_positions.tolist() == [2, 3, 6]
+    assert rows.scored_positions.tolist() == [2, 3, *[6] * 62]
     assert rows.position_of_token.tolist() == [0, 1, 0, 2]
     assert rows.token_ids.tolist() == [7, 8, 9, 9]
     assert rows.behaviour_logprobs.tolist() == [-1, -2, -3, -3]
     assert rows.versions.tolist() == [3, 4, 5, 5]
     assert rows.advantages.tolist() == [0.5, 0.25, -1.0, -1.0]
     assert rows.sample_index.tolist() == [0, 0, 1, 2]
-    assert (rows.num_samples, rows.num_loss_tokens, rows.num_useful_tokens, rows.num_padded_tokens) == (3, 4, 8, 8)
+    assert (rows.num_samples, rows.num_loss_tokens, rows.num_useful_tokens, rows.num_padded_tokens) == (3, 4, 8, 64)
 
 
 def test_one_sample_a_row_is_padded_on_the_right() -> None:
@@ -51,7 +52,7 @@ def test_one_sample_a_row_is_padded_on_the_right() -> None:
 
     tokens = [[*each.prompt_ids, *each.samples[0].completion_ids.tolist()] for each in (first, second)]
     assert rows.input_ids.tolist() == [tokens[0], [*tokens[1], 0, 0, 0]]
-    assert rows.scored_positions.tolist() == [2, 3, 5]
+    assert rows.scored_positions.tolist() == [2, 3, *[5] * 62]
     assert rows.position_of_token.tolist() == [0, 1, 2]
     assert rows.layouts is None
     assert (rows.num_useful_tokens, rows.num_padded_tokens) == (7, 10)

@@ -14,6 +14,10 @@ from torch import Tensor
 
 from headrace.types import Floats, Sample, SharedPromptRow
 
+_ROUNDING = 64
+"""Tokens of a sequence and scored positions are filled up to a multiple of it, so that their numbers come again: oneDNN compiles its
+products for every new number of rows, and keeps them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLayout:
@@ -40,7 +44,7 @@ class CollatedRows:
     layouts: tuple[RowLayout, ...] | None
     """The rows of a single sequence; None for one sample a row."""
     scored_positions: Tensor
-    """[positions] places in the flattened `input_ids` whose hidden state predicts a loss token; each one once, rising."""
+    """[positions] places in the flattened `input_ids` whose hidden state predicts a loss token: each once, rising, then the last again."""
     position_of_token: Tensor
     """[tokens] index into `scored_positions`."""
     token_ids: Tensor
@@ -73,8 +77,9 @@ class CollatedRows:
 
 
 def collate_in_sequence(rows: Sequence[SharedPromptRow], device: torch.device) -> CollatedRows:
-    """All rows one after the other."""
-    starts = np.cumsum([0, *(row.num_tokens for row in rows)])
+    """All rows one after the other, and behind them the padding: a row of its own, that nothing sees."""
+    *starts, end = np.cumsum([0, *(row.num_tokens for row in rows)])
+    padding = -end % _ROUNDING
     parts = [_lay_out(row) for row in rows]
     layouts = tuple(
         RowLayout(
@@ -82,15 +87,15 @@ def collate_in_sequence(rows: Sequence[SharedPromptRow], device: torch.device) -
             prompt_length=len(row.prompt_ids),
             completion_lengths=tuple(len(sample.completion_ids) for sample in row.samples),
         )
-        for start, row in zip(starts, rows, strict=False)
+        for start, row in zip(starts, rows, strict=True)
     )
     return _collated(
         rows,
         device,
-        input_ids=np.concatenate([part.input_ids for part in parts])[None],
-        position_ids=np.concatenate([part.position_ids for part in parts])[None],
-        predicting=np.concatenate([start + part.predicting for start, part in zip(starts, parts, strict=False)]),
-        layouts=layouts,
+        input_ids=np.concatenate([*(part.input_ids for part in parts), np.zeros(padding, np.int64)])[None],
+        position_ids=np.concatenate([*(part.position_ids for part in parts), np.arange(padding)])[None],
+        predicting=np.concatenate([start + part.predicting for start, part in zip(starts, parts, strict=True)]),
+        layouts=layouts if padding == 0 else (*layouts, RowLayout(start=int(end), prompt_length=padding, completion_lengths=())),
     )
 
 
@@ -151,7 +156,7 @@ def _collated(
         input_ids=tensor(input_ids),
         position_ids=tensor(position_ids),
         layouts=layouts,
-        scored_positions=tensor(scored),
+        scored_positions=tensor(np.pad(scored, (0, -len(scored) % _ROUNDING), mode="edge")),
         position_of_token=tensor(position_of_token),
         token_ids=of_tokens(sample.completion_ids.astype(np.int64) for sample in samples),
         behaviour_logprobs=of_tokens(sample.logprobs for sample in samples),

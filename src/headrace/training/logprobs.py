@@ -265,7 +265,7 @@ class _Block:
 
 
 def _blocks(positions: int, vocabulary: int, position_of_token: Tensor, token_ids: Tensor) -> list[_Block]:
-    size = max(1, MAX_BLOCK_LOGITS // max(positions, 1))
+    size = 2 ** max(0, (MAX_BLOCK_LOGITS // max(positions, 1)).bit_length() - 1)  # A power of two, so that few sizes occur.
     starts = range(0, vocabulary, size)
     sorted_ids, order = torch.sort(token_ids, stable=True)
     cuts: list[int] = torch.searchsorted(sorted_ids, torch.tensor([*starts, vocabulary], device=token_ids.device)).tolist()
