@@ -13,8 +13,8 @@ from charts import draw_charts
 from machine import ROOT
 from run_all import RESULTS
 
-BEGIN = "<!-- Made by benchmarks/report.py from here on: run `make bench`. -->"
-END = "<!-- Made by benchmarks/report.py up to here. -->"
+BEGIN = "<!-- Measured: written by a script of benchmarks/ from here on. -->"
+END = "<!-- Measured: up to here. -->"
 
 Result = Mapping[str, Any]
 

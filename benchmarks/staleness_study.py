@@ -1,6 +1,6 @@
 """What staleness costs, and what a correction gives back: final accuracy by max_staleness and algorithm.
 
-    python benchmarks/staleness_study.py --model DIR [--staleness 0 1 2 4 8 16] [--seeds 0 1 2] [--steps 48]
+    python benchmarks/staleness_study.py --model DIR [--staleness 0 1 2 4 8 16] [--seeds 0 1 2] [--steps 32]
 
 Additions of two numbers from 10 to 49, of which the model answers some 6 % at first. Every run is written to the results file as it
 ends, and runs that are in the file already are not made again; so an interrupted study goes on where it stopped, and more seeds can be
@@ -19,17 +19,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-from addition import additions, write_rows
+import training_runs
+from addition import additions
 from interleaving import rounded
 from machine import machine_facts
 from staleness_report import write_report
-from training_runs import run_recipe
+from training_runs import CLIPPED_AT_SAMPLER, Task, run_recipe, write_recipe
 
 from headrace.telemetry.metrics_log import read_metrics
 
-ALGORITHMS: Mapping[str, dict[str, object]] = {
-    "ppo": {"name": "grpo", "denominator": "tokens"},
+ALGORITHMS: Mapping[str, Mapping[str, object]] = {
+    "ppo": CLIPPED_AT_SAMPLER,
     "areal": {"name": "areal"},
     "a3po": {"name": "a3po"},
 }
@@ -88,29 +88,19 @@ def run(condition: Condition, model: Path) -> dict[str, Any]:
     """Train, and keep what the study asks about."""
     with tempfile.TemporaryDirectory(prefix="headrace-study-") as name:
         folder = Path(name)
-        write_rows(additions(range(10, 50), few_shot=0, seed=condition.seed), folder / "rows.jsonl")
-        (folder / "recipe.toml").write_text(tomli_w.dumps(recipe_of(condition, model, folder)), encoding="utf-8")
-        run_recipe(folder / "recipe.toml", name=str(condition), steps=condition.steps)
+        recipe = write_recipe(recipe_of(condition, model, folder), additions(range(10, 50), few_shot=0, seed=condition.seed), folder)
+        run_recipe(recipe, name=str(condition), steps=condition.steps)
         rows = read_metrics(folder / "run" / "metrics.jsonl")
     return {"condition": asdict(condition), **summary_of(rows)}
 
 
-def recipe_of(condition: Condition, model: Path, folder: Path) -> dict[str, Any]:
+def recipe_of(condition: Condition, model: Path, folder: Path) -> dict[str, dict[str, Any]]:
     schedule = {"type": "async", "max_staleness": condition.max_staleness} if condition.max_staleness else {"type": "sync"}
-    return {
-        "run": {"output_dir": str(folder / "run"), "seed": condition.seed},
-        "model": {"name_or_path": str(model)},
-        "data": {"source": {"type": "file", "path": str(folder / "rows.jsonl")}, "held_out": HELD_OUT, "max_prompt_length": 96},
-        "rewards": {"functions": [{"type": "exact_number"}]},
-        "sampling": {"max_completion_length": 24},
-        "evaluation": {"temperature": 1.0, "num_rollouts": 4},
-        "schedule": schedule,
-        "algorithm": {**ALGORITHMS[condition.algorithm], "num_generations": 8, "num_minibatches": MINIBATCHES},
-        "training": {"prompts_per_step": 8, "max_steps": condition.steps, "learning_rate": 1e-5, "token_budget": 2048},
-        "engine": {"max_concurrent_sequences": 64},
-        "checkpoint": {"every_steps": condition.steps + 1},
-        "telemetry": {"report_to": []},
-    }
+    algorithm = {**ALGORITHMS[condition.algorithm], "num_minibatches": MINIBATCHES}
+    task = Task(model=model, steps=condition.steps, max_completion_length=24, seed=condition.seed)
+    recipe = training_runs.recipe_of(task, folder, schedule=schedule, algorithm=algorithm)
+    recipe["data"] |= {"held_out": HELD_OUT, "max_prompt_length": 96}
+    return {**recipe, "evaluation": {"temperature": 1.0, "num_rollouts": 4}}
 
 
 def summary_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

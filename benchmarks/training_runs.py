@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from addition import ONE_DIGIT, additions, write_rows
+from addition import ONE_DIGIT, Row, additions, write_rows
 from peer_process import peer_environment
 
 from headrace.errors import PartDiedError, StalledError
@@ -21,6 +21,9 @@ SCHEDULES: Mapping[str, dict[str, object]] = {
     "periodic": {"type": "periodic"},
     "async": {"type": "async", "max_staleness": 1},
 }
+CLIPPED_AT_SAMPLER: Mapping[str, object] = {"name": "grpo", "denominator": "tokens"}
+"""As TRL computes GRPO: clipped against whoever sampled, divided by the batch's tokens."""
+ROWS = "rows.jsonl"
 HEADRACE = (sys.executable, "-m", "headrace")
 TRL_WORKER = Path(__file__).parent / "peers" / "trl_grpo.py"
 SECONDS_A_STEP = 600
@@ -107,28 +110,31 @@ def run_recipe(recipe: Path, *, name: str, steps: int) -> None:
 
 def write_task(task: Task, schedule: str, folder: Path) -> Path:
     """Write the rows and the recipe; returns the recipe."""
-    write_rows(additions(ONE_DIGIT, few_shot=task.few_shot, seed=task.seed), folder / "rows.jsonl")
-    recipe = folder / "recipe.toml"
-    recipe.write_text(tomli_w.dumps(recipe_of(task, schedule, folder)), encoding="utf-8")
-    return recipe
+    rows = additions(ONE_DIGIT, few_shot=task.few_shot, seed=task.seed)
+    algorithm = {"name": "a3po"} if schedule == "async" else CLIPPED_AT_SAMPLER
+    return write_recipe(recipe_of(task, folder, schedule=SCHEDULES[schedule], algorithm=algorithm), rows, folder)
 
 
-def recipe_of(task: Task, schedule: str, folder: Path) -> dict[str, dict[str, object]]:
+def write_recipe(recipe: Mapping[str, object], rows: Sequence[Row], folder: Path) -> Path:
+    """Write a recipe, and the rows that it reads; returns the recipe."""
+    write_rows(rows, folder / ROWS)
+    path = folder / "recipe.toml"
+    path.write_text(tomli_w.dumps(recipe), encoding="utf-8")
+    return path
+
+
+def recipe_of(task: Task, folder: Path, *, schedule: Mapping[str, object], algorithm: Mapping[str, object]) -> dict[str, dict[str, Any]]:
     """The quickstart's choices, but for what the task sets."""
-    asynchronous = schedule == "async"
     precision = {"auto": ("auto", "auto"), "float32": ("none", "float32")}
     autocast, engine_dtype = precision[task.headrace_precision]
     return {
         "run": {"output_dir": str(folder / "run"), "seed": task.seed},
         "model": {"name_or_path": str(task.model)},
-        "data": {"source": {"type": "file", "path": str(folder / "rows.jsonl")}, "max_prompt_length": 1024},
+        "data": {"source": {"type": "file", "path": str(folder / ROWS)}, "max_prompt_length": 1024},
         "rewards": {"functions": [{"type": "exact_number"}]},
         "sampling": {"max_completion_length": task.max_completion_length},
-        "schedule": SCHEDULES[schedule],
-        "algorithm": {
-            **({"name": "a3po"} if asynchronous else {"name": "grpo", "denominator": "tokens"}),
-            "num_generations": task.num_generations,
-        },
+        "schedule": dict(schedule),
+        "algorithm": {**algorithm, "num_generations": task.num_generations},
         "training": {
             "prompts_per_step": task.prompts_per_step,
             "max_steps": task.steps,
@@ -162,7 +168,7 @@ def run_trl(task: Task, python: Path) -> TrainingRun:
         folder = Path(name)
         write_task(task, "sync", folder)
         settings = {**asdict(task), "model": str(task.model), "rows_per_pass": task.trl_rows_per_pass}
-        files = ["--rows", str(folder / "rows.jsonl"), "--trained", str(folder / "trained")]
+        files = ["--rows", str(folder / ROWS), "--trained", str(folder / "trained")]
         command = [str(python), str(TRL_WORKER), *files, "--settings", json.dumps(settings)]
         versions, *steps = map(json.loads, run("TRL", command, steps=task.steps).splitlines())
         accuracy = accuracy_of(folder / "trained", task, folder)

@@ -1,7 +1,7 @@
 """Rows to micro-batches within a token budget.
 
-A micro-batch is computed as one sequence of all its rows, without padding. So its tokens are what memory depends on, and what the
-budget limits.
+A micro-batch is computed as one sequence of all its rows, padded at its end only, by fewer than 64 tokens. So its tokens are what memory
+depends on, and what the budget limits.
 """
 
 from collections.abc import Sequence

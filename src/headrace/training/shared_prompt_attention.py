@@ -4,7 +4,7 @@ A completion's token sees the prompt and its own completion's tokens before it. 
 attention alone and take positions from rotary embeddings, this gives what separate sequences give
 (Periodic Asynchrony, arXiv 2511.18871, "shared-prompt attention"). What no token sees is hardly computed: prompts and completions are
 sequences of their own, of which those of similar lengths make a batch, and a completion's first keys are its prompt's. All other layers
-of a model get the tokens of all groups one after the other, without padding.
+of a model get the tokens of all groups one after the other.
 
 Shapes: B sequences, W their longest length, P their longest prompt's, K = P + W, G key-value heads, R query heads for each of them,
 D head size.
