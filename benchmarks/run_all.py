@@ -67,7 +67,7 @@ def commands(model: str, arguments: argparse.Namespace) -> dict[str, list[str]]:
     modes = ["--peer", "vllm", "--peer", "vllm-defaults"]
     vllm = [*modes, "--peer-python", arguments.vllm_python] if arguments.vllm_python else []
     trl = ["--peer", "trl", "--peer-python", arguments.trl_python] if arguments.trl_python else []
-    runs = ["--schedules", "async", "--steps", str(arguments.steps), "--repeats", str(arguments.seeds)]
+    runs = ["--steps", str(arguments.steps), "--repeats", str(arguments.seeds)]
     few_shot = ["--schedules", "async", "--few-shot", "20", "--steps", str(arguments.few_shot_steps), "--evaluation-rollouts", "0"]
     return {
         "controller": [script("controller")],
