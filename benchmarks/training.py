@@ -33,11 +33,12 @@ from machine import machine_facts
 from padded_loop import accumulate_padded
 from policy_trainers import AUTOCAST, load_policy, policy_trainer
 from prompt_sharing import model_cost, predicted_speedup
+from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel
 
 from headrace.config.named_algorithms import AlgorithmName
 from headrace.rollout.embedded_engine import EmbeddedEngine
-from headrace.rollout.linears import packs_bfloat16
+from headrace.rollout.linears import PackedLinear, packs_bfloat16
 from headrace.training.local_trainer import LocalTrainer
 from headrace.training.policy_trainer import PolicyTrainer
 from headrace.types import SharedPromptRow
@@ -236,14 +237,13 @@ def weight_copy(model: PreTrainedModel) -> Callable[[], None]:
 
 
 def packing(model: PreTrainedModel) -> Callable[[], None]:
-    """Bring every linear layer's weight into oneDNN's layout, where this CPU's engine does, and keep it in the place of the last."""
-    weights = [torch.randn(out, wide, dtype=AUTOCAST) for wide, out in product_shapes(model)]
-    packed: list[torch.Tensor | None] = [None for _ in weights]
+    """Bring every linear layer's weight from the engine's type into oneDNN's layout, where this CPU's engine does."""
+    linears = [nn.Linear(wide, out, bias=False, dtype=AUTOCAST) for wide, out in product_shapes(model) if packs_bfloat16()]
+    packed = [PackedLinear([linear]) for linear in linears]
 
     def pack_all() -> None:
-        if packs_bfloat16():
-            for index, weight in enumerate(weights):
-                packed[index] = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        for layer, linear in zip(packed, linears, strict=True):
+            layer.load([linear.weight], [])
 
     return pack_all
 

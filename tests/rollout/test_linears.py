@@ -35,6 +35,17 @@ def test_stacked_layers_compute_what_they_did_apart_also_with_new_weights(dtype:
 
 
 @needs_bfloat16
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_new_weights_of_any_type_are_rounded_and_packed_as_those_of_a_new_layer(dtype: torch.dtype, number: int):
+    stacked = stack_linears(layers(torch.bfloat16, bias=True)[:number])
+    new = [nn.Linear(48, layer.out_features, dtype=dtype).requires_grad_(False) for layer in layers(dtype, bias=True)[:number]]
+    stacked.load([layer.weight for layer in new], [layer.bias for layer in new])
+    inputs = torch.randn(5, 48, dtype=torch.bfloat16)
+    assert torch.equal(stacked(inputs), stack_linears([layer.bfloat16() for layer in new])(inputs))
+
+
+@needs_bfloat16
 def test_every_linear_layer_is_packed_and_a_tied_embedding_stays():
     model = tiny_model("llama_tied", dtype=torch.bfloat16)
     pack_linears(model, ModelWeights(model))

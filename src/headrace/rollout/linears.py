@@ -56,11 +56,14 @@ class PackedLinear(nn.Module):
     def __init__(self, linears: Sequence[nn.Linear]) -> None:
         super().__init__()
         self.bias = _stacked_bias(linears)
-        self._pack([linear.weight for linear in linears])
+        weight = torch.cat([linear.weight.detach() for linear in linears])
+        self._shape = weight.shape
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
 
     def load(self, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]) -> None:
         """Take over the layers' new weights [out features, in features] and biases, of any floating type."""
-        self._pack(weights)
+        # Into the memory and layout that are there: finding the layout again takes longer than filling it.
+        self._packed.copy_(_float32_or_bfloat16(weights).to_mkldnn(torch.bfloat16))
         _copy_stacked(biases, self.bias)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -82,14 +85,6 @@ class PackedLinear(nn.Module):
     def extra_repr(self) -> str:
         """The shape, as `nn.Linear` shows it."""
         return f"in_features={self._shape[1]}, out_features={self._shape[0]}"
-
-    def _pack(self, weights: Sequence[torch.Tensor]) -> None:
-        self._shape = torch.Size((sum(len(weight) for weight in weights), weights[0].shape[1]))
-        plain = weights[0].detach()
-        if len(weights) > 1 or plain.dtype != torch.bfloat16:
-            plain = plain.new_empty(self._shape, dtype=torch.bfloat16)
-            _copy_stacked(weights, plain)
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(plain, None)
 
 
 class AdaptedLinear(nn.Module):
@@ -199,6 +194,16 @@ def packs_bfloat16() -> bool:
 def _stacked_bias(linears: Sequence[nn.Linear]) -> torch.Tensor | None:
     biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
     return torch.cat(biases) if biases else None
+
+
+def _float32_or_bfloat16(weights: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The weights below one another, in a type that oneDNN converts from."""
+    weight = weights[0].detach()
+    if len(weights) == 1 and weight.dtype in (torch.float32, torch.bfloat16):
+        return weight
+    whole = weight.new_empty(sum(map(len, weights)), weight.shape[1], dtype=torch.bfloat16)
+    _copy_stacked(weights, whole)
+    return whole
 
 
 def _copy_stacked(parts: Sequence[torch.Tensor], whole: torch.Tensor | None) -> None:
