@@ -120,6 +120,7 @@ def test_values_are_those_of_separate_sequences(make: Any, own: bool) -> None:
     made = ppo_trainer(make(), backbone=None if backbone is None else body(backbone))
     weight, bias = set_head(made)
     model = made.model if backbone is None else backbone
+    assert made.models == [made.model, *([] if backbone is None else [body(backbone)])]
     expected = slow_values(model, ROWS, weight, bias)
     shared = Backbone(made.model, autocast_dtype=None, token_budget=1024)
     order = expected if shared.shares_prompts else sorted(expected, key=len)

@@ -7,16 +7,19 @@ from pathlib import Path
 import pytest
 import torch
 from training.policies import batch, parameters, policy, relative_gap, row, trainer
+from transformers import PreTrainedModel
 
+from headrace.config.algorithm import AlgorithmSection
 from headrace.errors import CheckpointError
 from headrace.interfaces import Trainer
 from headrace.training.local_trainer import LocalTrainer
+from headrace.training.policy_trainer import PolicyTrainer
 
 ROWS = (row(5, (3, 1), seed=1), row(2, (6, 2), seed=2))
 
 
-def local_trainer(*, threads: Callable[[], int] = lambda: 1) -> LocalTrainer:
-    return LocalTrainer(trainer(policy()), threads=nullcontext(threads))
+def local_trainer(made: PolicyTrainer | None = None, *, threads: Callable[[], int] = lambda: 1) -> LocalTrainer:
+    return LocalTrainer(made or trainer(policy()), threads=nullcontext(threads))
 
 
 def test_it_does_what_the_plain_trainer_does() -> None:
@@ -80,20 +83,22 @@ def test_saving_and_loading(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_threads_are_asked_for_again_while_a_micro_batch_is_computed() -> None:
+@pytest.mark.parametrize("reference", [None, policy(seed=1)], ids=["policy", "policy and reference"])
+def test_threads_are_asked_for_again_while_a_micro_batch_is_computed(reference: PreTrainedModel | None) -> None:
     asked: list[int] = []
+    algorithm = AlgorithmSection.model_validate({"beta": 0.0 if reference is None else 0.1})
 
     def number() -> int:
         asked.append(1)
         return 1
 
     async def scenario() -> None:
-        made = local_trainer(threads=number)
+        made = local_trainer(trainer(policy(), algorithm=algorithm, reference=reference), threads=number)
         await made.accumulate(batch(*ROWS))
         await made.close()
 
     before = torch.get_num_threads()
     asyncio.run(scenario())
     torch.set_num_threads(before)
-    num_layers = policy().config.num_hidden_layers
-    assert len(asked) == 1 + 2 * num_layers, "at the start, and before each layer, forward and backward"
+    passes = 2 if reference is None else 3
+    assert len(asked) == 1 + passes * policy().config.num_hidden_layers, "at the start, and before each layer, forward and backward"

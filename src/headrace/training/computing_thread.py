@@ -1,9 +1,10 @@
 """A thread of its own for what computes with a model, so that the event loop is never blocked."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from itertools import chain
 from typing import TypeVar
 
 import torch
@@ -18,16 +19,16 @@ class ComputingThread:
 
     Args:
         name: Of the thread.
-        model: What the calls compute with.
+        models: What the calls compute with.
         threads: Context of every call; gives a function that says how many CPU threads to use. It is asked again before each
-            of the model's layers, forward and backward, as what else computes changes meanwhile.
+            of the models' layers, forward and backward, as what else computes changes meanwhile.
     """
 
-    def __init__(self, name: str, model: PreTrainedModel, *, threads: AbstractContextManager[Callable[[], int]]) -> None:
+    def __init__(self, name: str, models: Iterable[PreTrainedModel], *, threads: AbstractContextManager[Callable[[], int]]) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
         self._threads = threads
         self._number_of_threads: Callable[[], int] = torch.get_num_threads
-        for layer in getattr(model.base_model, "layers", ()):
+        for layer in chain.from_iterable(getattr(model.base_model, "layers", ()) for model in models):
             layer.register_forward_pre_hook(self._set_threads)
             layer.register_forward_hook(self._set_threads_before_backward)
 

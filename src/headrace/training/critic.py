@@ -73,9 +73,7 @@ class Critic:
         assert isinstance(algorithm.advantage, GaeAdvantage), algorithm.advantage
         self._section, self._gae = algorithm.critic, algorithm.advantage
         self._normaliser = normaliser
-        self._backbone = None
-        if backbone is not None:
-            self._backbone = _own_backbone(backbone, policy, training, autocast_dtype)
+        self.backbone = None if backbone is None else _own_backbone(backbone, policy, training, autocast_dtype)
         self._head = _value_head(policy.model if backbone is None else backbone)
         self._optimizer = PolicyOptimizer((parameter for _, parameter in self._named_parameters()), training)
         self._open_loss_sums: list[Tensor] = []
@@ -88,7 +86,7 @@ class Critic:
             rows: The pass.
             policy_hidden: The policy's hidden states [positions, hidden].
         """
-        hidden = policy_hidden.detach() if self._backbone is None else self._backbone.hidden_states(rows)
+        hidden = policy_hidden.detach() if self.backbone is None else self.backbone.hidden_states(rows)
         return self._head(hidden.float())[rows.position_of_token, 0]
 
     def estimate(self, rows: CollatedRows, values: Tensor) -> ValueEstimate:
@@ -179,8 +177,8 @@ class Critic:
 
     def _named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         yield from self._head.named_parameters(prefix="head")
-        if self._backbone is not None:
-            yield from self._backbone.model.named_parameters(prefix="backbone")
+        if self.backbone is not None:
+            yield from self.backbone.model.named_parameters(prefix="backbone")
 
 
 class _CriticMetrics:

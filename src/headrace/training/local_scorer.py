@@ -20,7 +20,7 @@ class LocalScorer:
 
     def __init__(self, name: str, policy: FrozenPolicy, *, threads: AbstractContextManager[Callable[[], int]]) -> None:
         self._policy = policy
-        self._thread = ComputingThread(name, policy.model, threads=threads)
+        self._thread = ComputingThread(name, [policy.model], threads=threads)
 
     async def score(self, prompt_ids: Sequence[int], rollouts: Sequence[Rollout]) -> RolloutLogprobs:
         """The log-probabilities of all sampled tokens of a group, at the temperature that they were sampled with."""

@@ -21,7 +21,7 @@ class LocalTrainer:
 
     def __init__(self, trainer: PolicyTrainer, *, threads: AbstractContextManager[Callable[[], int]]) -> None:
         self._trainer = trainer
-        self._thread = ComputingThread("trainer", trainer.model, threads=threads)
+        self._thread = ComputingThread("trainer", trainer.models, threads=threads)
 
     @property
     def version(self) -> int:

@@ -129,6 +129,13 @@ class PolicyTrainer:
         self._open = _OpenUpdate()
         self._metrics = self._no_metrics()
 
+    @property
+    def models(self) -> list[PreTrainedModel]:
+        """All that it computes with: policy, reference and a critic's own."""
+        own = None if self.critic is None else self.critic.backbone
+        others = (None if part is None else part.model for part in (self._reference, own))
+        return [self.model, *(model for model in others if model is not None)]
+
     def accumulate(self, micro_batch: MicroBatch) -> None:
         """Add a micro-batch's gradient sums, or keep it when the step makes several updates."""
         assert micro_batch.version == self.version, f"a micro-batch for version {micro_batch.version} at version {self.version}"

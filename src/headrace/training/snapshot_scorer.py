@@ -27,7 +27,7 @@ class SnapshotScorer:
 
     def __init__(self, policy: FrozenPolicy, *, threads: AbstractContextManager[Callable[[], int]]) -> None:
         self._policy = policy
-        self._thread = ComputingThread("teacher", policy.model, threads=threads)
+        self._thread = ComputingThread("teacher", [policy.model], threads=threads)
         self._version = 0
         self._names: tuple[str, ...] = ()
         """Of the weights that change."""
