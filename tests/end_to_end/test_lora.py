@@ -61,7 +61,7 @@ def test_periodic_equals_sync_and_a_resumed_run_an_uninterrupted_one(tmp_path: P
     run(tmp_path / "resumed", schedule={"type": "sync"}, training={"max_steps": 2})
     resumed = run(tmp_path / "resumed", schedule={"type": "sync"}, training={"max_steps": 4}, resume=True)
     wanted, one, other = (load_file(result.model_folder / "adapter_model.safetensors") for result in (straight, periodic, resumed))
-    # Equal but for rounding: in one of several runs of this test the resumed one was 1e-8 off.
+    # Equal but for rounding: what is decoded together depends on time, and products of other numbers of rows round in other ways.
     assert max(relative_gap(wanted, one), relative_gap(wanted, other)) < 1e-5
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from tiny_runs import make_inputs, parameters, tiny_recipe, trained_prompts
+from training.policies import relative_gap
 
 from headrace.config.loading import dump_recipe
 from headrace.errors import CheckpointError, DataError, RunFolderError
@@ -153,7 +154,8 @@ def test_a_resumed_sync_run_ends_with_the_same_weights(tmp_path: Path) -> None:
     assert resumed.summary["tokens_trained"] == whole.summary["tokens_trained"]
     assert trained_prompts(parts) == trained_prompts(whole.folder)
     first, second = parameters(whole.model_folder), parameters(resumed.model_folder)
-    assert all(bool((first[name] == second[name]).all()) for name in first)
+    # Equal but for rounding: what is decoded together depends on time, and products of other numbers of rows round in other ways.
+    assert relative_gap(first, second) < 1e-5
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rich.console import Console
 from tiny_runs import make_inputs, parameters, tiny_recipe
+from training.policies import relative_gap
 
 from headrace.launch.run import RunResult, train
 
@@ -52,10 +52,10 @@ def test_an_asynchronous_run_says_what_others_would_have_made_of_its_batches(tmp
 def test_a_run_trains_the_same_with_shadows(tmp_path: Path) -> None:
     plain = run(tmp_path / "plain")
     compared = run(tmp_path / "compared", shadow={"algorithms": SHADOWS})
-    one, other = parameters(plain.model_folder), parameters(compared.model_folder)
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    kept = [{name: step[name] for name in ("loss", "grad_norm", "reward")} for step in steps_of(compared)]
-    assert kept == [{name: step[name] for name in ("loss", "grad_norm", "reward")} for step in steps_of(plain)]
+    assert relative_gap(parameters(plain.model_folder), parameters(compared.model_folder)) < 1e-5
+    for step, wanted in zip(steps_of(compared), steps_of(plain), strict=True):
+        for name in ("loss", "grad_norm", "reward"):
+            assert step[name] == pytest.approx(wanted[name], rel=1e-4, abs=1e-6)
 
 
 def test_truncated_completions_that_only_a_shadow_trains_on_are_compared(tmp_path: Path) -> None:
