@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -22,6 +24,12 @@ def heads() -> dict[str, OutputHead]:
     }
 
 
+def tokens(head: OutputHead, temperature: float, *, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+    """Which ones to score, and how: what all functions are given beside hidden states and head."""
+    cast_weight = CastWeight(head.weight, dtype)
+    return {"position_of_token": POSITION_OF_TOKEN, "token_ids": TOKEN_IDS, "temperature": temperature, "cast_weight": cast_weight}
+
+
 def naive(hidden: Tensor, head: OutputHead, temperature: float) -> tuple[Tensor, Tensor]:
     logits = hidden @ head.weight.T
     logits = (logits if head.bias is None else logits + head.bias) * head.scale
@@ -44,14 +52,7 @@ def test_chunks_give_what_a_full_log_softmax_gives(
     leaves = [hidden, head.weight] + ([] if head.bias is None else [head.bias])
     upstream, upstream_entropy = torch.randn(8), torch.randn(8)
 
-    scores = score_tokens(
-        hidden,
-        head,
-        position_of_token=POSITION_OF_TOKEN,
-        token_ids=TOKEN_IDS,
-        temperature=temperature,
-        cast_weight=CastWeight(head.weight, torch.float32),
-    )
+    scores = score_tokens(hidden, head, **tokens(head, temperature))
     expected_logprobs, expected_entropies = naive(hidden, head, temperature)
 
     torch.testing.assert_close(scores.logprobs, expected_logprobs, rtol=1e-5, atol=1e-5)
@@ -75,14 +76,7 @@ def test_chunks_give_what_a_full_log_softmax_gives(
 def test_bfloat16_products_keep_float32_results_and_gradients() -> None:
     head = heads()["plain"]
     hidden = torch.randn(7, 5, requires_grad=True)
-    scores = score_tokens(
-        hidden,
-        head,
-        position_of_token=POSITION_OF_TOKEN,
-        token_ids=TOKEN_IDS,
-        temperature=1.0,
-        cast_weight=CastWeight(head.weight, torch.bfloat16),
-    )
+    scores = score_tokens(hidden, head, **tokens(head, 1.0, dtype=torch.bfloat16))
     scores.logprobs.sum().backward()
     assert scores.logprobs.dtype == torch.float32
     assert hidden.grad is not None
@@ -96,14 +90,7 @@ def test_bfloat16_products_keep_float32_results_and_gradients() -> None:
 def test_gradients_of_single_tokens(name: str, temperature: float, chunk_elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logprobs, "MAX_BLOCK_LOGITS", chunk_elements)
     head, hidden = heads()[name], torch.randn(7, 5, requires_grad=True)
-    found = logprob_gradients(
-        hidden,
-        head,
-        position_of_token=POSITION_OF_TOKEN,
-        token_ids=TOKEN_IDS,
-        temperature=temperature,
-        cast_weight=CastWeight(head.weight, torch.float32),
-    )
+    found = logprob_gradients(hidden, head, **tokens(head, temperature))
     of_tokens, _ = naive(hidden, head, temperature)
     for token, position in enumerate(POSITION_OF_TOKEN):
         (expected,) = torch.autograd.grad(of_tokens[token], hidden, retain_graph=True)

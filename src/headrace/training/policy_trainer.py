@@ -132,9 +132,8 @@ class PolicyTrainer:
     @property
     def models(self) -> list[PreTrainedModel]:
         """All that it computes with: policy, reference and a critic's own."""
-        own = None if self.critic is None else self.critic.backbone
-        others = (None if part is None else part.model for part in (self._reference, own))
-        return [self.model, *(model for model in others if model is not None)]
+        parts = (self._policy, self._reference, None if self.critic is None else self.critic.backbone)
+        return [part.model for part in parts if part is not None]
 
     def accumulate(self, micro_batch: MicroBatch) -> None:
         """Add a micro-batch's gradient sums, or keep it when the step makes several updates."""
