@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -22,13 +22,13 @@ import headrace  # noqa: F401 - before torch, as it sets how OpenMP's threads wa
 
 # isort: split
 import torch
+from embedded import embedded_engine
 from interleaving import interleaved, medians, rounded, timed
 from linear_products import linear_products, seconds_of_steps
 from machine import machine_facts
 from peer_process import PeerProcess
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from headrace.rollout.embedded_engine import EmbeddedEngine
 from headrace.types import GenerationRequest, Sampling
 
 PROMPT = "What is 3 + 4? Answer with just the number."
@@ -76,7 +76,9 @@ def open_engines(arguments: argparse.Namespace, stack: ExitStack) -> tuple[dict[
     model = load(arguments)
     step = linear_products(model)
     engines: dict[str, Engine] = {
-        "headrace": stack.enter_context(headrace_engine(arguments, model, tokenizer, prompt_ids)),
+        "headrace": stack.enter_context(
+            decoding(model, tokenizer, prompt_ids, max_sequences=max(arguments.sequences), threads=arguments.threads)
+        ),
         ROOF: lambda sequences: seconds_of_steps(step, sequences, NEW_TOKENS),
     }
     facts: dict[str, object] = {}
@@ -99,19 +101,12 @@ def load(arguments: argparse.Namespace) -> PreTrainedModel:
 
 
 @contextmanager
-def headrace_engine(
-    arguments: argparse.Namespace, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt_ids: list[int]
+def decoding(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt_ids: Sequence[int], *, max_sequences: int, threads: int
 ) -> Iterator[Engine]:
-    engine = EmbeddedEngine(
-        model,
-        tokenizer=tokenizer,
-        stop_token_ids=(),
-        max_concurrent_sequences=max(arguments.sequences),
-        max_sequence_length=len(prompt_ids) + NEW_TOKENS,
-        interruption="recompute",
-        threads=nullcontext(lambda: arguments.threads),
-        stall_seconds=600,
-    )
+    """headrace's engine, which takes the model over."""
+    length = len(prompt_ids) + NEW_TOKENS
+    engine = embedded_engine(model, tokenizer=tokenizer, sequences=max_sequences, sequence_length=length, threads=threads)
     sampling = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_completion_length=NEW_TOKENS)
     with asyncio.Runner() as runner:
 
@@ -150,11 +145,10 @@ def fastest_vllm(python: Path) -> dict[str, str]:
 
 
 def measure(engines: Mapping[str, Engine], arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """Tokens per second of every run, by engine and number of sequences, after one run of each to warm up."""
+    """Tokens per second of every run, by engine and number of sequences."""
     rates: dict[str, dict[str, list[float]]] = {name: {} for name in engines}
     for sequences in arguments.sequences:
         candidates = {name: partial(tokens_per_second, engine, sequences) for name, engine in engines.items()}
-        interleaved(candidates, runs=1)
         for name, values in interleaved(candidates, runs=arguments.runs).items():
             rates[name][str(sequences)] = values
     return rates

@@ -7,6 +7,9 @@ import numpy as np
 from headrace.batching.packing import pack_rows
 from headrace.types import MicroBatch, Sample, SharedPromptRow
 
+QUICKSTART = {"groups": 8, "rollouts": 8, "prompt_length": 45, "shortest": 8, "longest": 32}
+"""The shape of the quickstart's steps."""
+
 
 def grouped_rows(
     *, groups: int, rollouts: int, prompt_length: int, shortest: int, longest: int, vocabulary: int, version: int = 0

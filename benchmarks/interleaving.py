@@ -16,13 +16,13 @@ def timed(call: Callable[[], object]) -> float:
 
 
 def interleaved(candidates: Mapping[str, Callable[[], float]], *, runs: int) -> dict[str, list[float]]:
-    """The value that each candidate returns, run after run, the candidates taking turns."""
+    """The value that each candidate returns, run after run, the candidates taking turns; a first turn, to warm up, does not count."""
     values: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(runs):
+    for _ in range(1 + runs):
         for name, measure in candidates.items():
             time.sleep(SETTLE_SECONDS)
             values[name].append(measure())
-    return values
+    return {name: of_candidate[1:] for name, of_candidate in values.items()}
 
 
 def medians(values: Mapping[str, list[float]]) -> dict[str, float]:

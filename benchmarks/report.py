@@ -122,6 +122,21 @@ def throughput_table(result: Result) -> Iterator[str]:
     yield from table(["completion tokens a second", "headrace", "padded loop", "ratio", "predicted by sharing alone"], rows)
 
 
+def training_options_section(result: Result) -> Iterator[str]:
+    if "shadow" in result:
+        seconds, more = result["shadow"]["seconds_per_step"], result["shadow"]["more_time"]
+        yield from table(
+            ["a training step, by algorithms compared in it", *seconds],
+            [["seconds", *seconds.values()], ["more time", *(f"{more[count]:.0%}" if count in more else "—" for count in seconds)]],
+        )
+    if "lora" in result:
+        yield ""
+        sides = {name: result["lora"][name] for name in ("seconds_per_step", "seconds_per_publish", "decoded_tokens_per_second")}
+        yield from table(
+            ["", *sides["seconds_per_step"]], [[name.replace("_", " ").capitalize(), *values.values()] for name, values in sides.items()]
+        )
+
+
 def schedules_section(result: Result) -> Iterator[str]:
     rows = [
         (schedule, found["seconds_per_step"], f"{found['tokens_per_second']:,.0f}", f"{found['trainer_wait_share']:.0%}",
@@ -163,6 +178,7 @@ def controller_section(result: Result) -> Iterator[str]:
 SECTIONS = {
     "decode": ("Decoding", decode_section),
     "training": ("Training", training_section),
+    "training_options": ("Shadow comparison and LoRA", training_options_section),
     "schedules": ("Schedules", schedules_section),
     "end_to_end": ("Whole runs beside TRL", end_to_end_section),
     "end_to_end_few_shot": ("Whole runs with 20 solved examples in each prompt", end_to_end_section),

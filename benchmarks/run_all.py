@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    names = ("controller", "decode", "training", "schedules", "end_to_end", "end_to_end_few_shot")
+    names = ("controller", "decode", "training", "training_options", "schedules", "end_to_end", "end_to_end_few_shot")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="SmolLM2-135M-Instruct", help="a packaged model, or a Hugging Face model folder")
     parser.add_argument("--trl-python", help="Python of an environment with TRL")
@@ -73,6 +73,7 @@ def commands(model: str, arguments: argparse.Namespace) -> dict[str, list[str]]:
         "controller": [script("controller")],
         "decode": [script("decode"), "--model", model, "--runs", str(arguments.decode_runs), "--peer", "transformers", *vllm],
         "training": [script("training"), "--model", model, "--runs", "2"],
+        "training_options": [script("training_options"), "--model", model],
         "schedules": [script("schedules"), "--model", model],
         "end_to_end": [script("end_to_end"), "--model", model, *runs, *trl],
         "end_to_end_few_shot": [script("end_to_end"), "--model", model, *few_shot, *trl],

@@ -12,40 +12,35 @@ Weights are float32, arithmetic is bfloat16 by autocast. The last line of the ou
 """
 
 import argparse
-import asyncio
 import copy
 import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import headrace  # noqa: F401 - before torch, as it sets how OpenMP's threads wait
 
 # isort: split
 import torch
-from grouped_samples import grouped_rows, micro_batches, num_loss_tokens
+from grouped_samples import QUICKSTART, grouped_rows, num_loss_tokens
 from interleaving import interleaved, medians, rounded, timed
 from linear_products import product_shapes
-from machine import machine_facts
 from padded_loop import accumulate_padded
-from policy_trainers import AUTOCAST, load_policy, policy_trainer
+from policy_trainers import AUTOCAST, TOKEN_BUDGET, accumulate, load_policy, policy_trainer
 from prompt_sharing import model_cost, predicted_speedup
+from publishing import publishing
+from sections import Sections, run_sections, section_parser
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel
 
 from headrace.config.named_algorithms import AlgorithmName
-from headrace.rollout.embedded_engine import EmbeddedEngine
 from headrace.rollout.linears import PackedLinear, packs_bfloat16
-from headrace.training.local_trainer import LocalTrainer
 from headrace.training.policy_trainer import PolicyTrainer
 from headrace.types import SharedPromptRow
-from headrace.weight_sync.in_process import InProcessPublisher
 
 ROLLOUTS = 8
-QUICKSTART = {"groups": 8, "rollouts": ROLLOUTS, "prompt_length": 45, "shortest": 8, "longest": 32}
 COMPLETION = 64
 """Tokens of each completion behind the longer prompts."""
 MINIBATCHES = 2
@@ -57,36 +52,13 @@ PROXIMALS: dict[str, AlgorithmName] = {"behaviour": "grpo", "recompute": "areal"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    arguments = parse_arguments(argv)
-    torch.set_num_threads(arguments.threads)
-    result: dict[str, object] = {"benchmark": "training"}
-    for name in arguments.only:
-        result[name] = SECTIONS[name](arguments)
-        if not arguments.json:
-            print(f"{name}: {json.dumps(result[name])}", flush=True)
-    result |= {"settings": settings(arguments), "machine": machine_facts()}
-    print(json.dumps(result))
-
-
-def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="a Hugging Face model folder")
-    parser.add_argument("--only", nargs="+", choices=tuple(SECTIONS), default=list(SECTIONS))
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--token-budget", type=int, default=2560, help="tokens of a pass, padding included, on both sides")
+    parser = section_parser(__doc__, SECTIONS, runs=3)
+    parser.add_argument("--token-budget", type=int, default=TOKEN_BUDGET, help="tokens of a pass, padding included, on both sides")
     parser.add_argument("--prompt-lengths", type=int, nargs="+", default=[50, 500, 2000])
     parser.add_argument("--memory-groups", type=int, nargs="+", default=[16, 32, 64], help="enough for a full micro-batch")
     parser.add_argument("--memory-token-budget", type=int, default=384)
-    parser.add_argument("--json", action="store_true", help="print the JSON line only")
-    return parser.parse_args(argv)
-
-
-def settings(arguments: argparse.Namespace) -> dict[str, object]:
-    return {
-        "model": arguments.model.name,
-        "runs": arguments.runs,
-        "threads": arguments.threads,
+    arguments = parser.parse_args(argv)
+    settings = {
         "token_budget": arguments.token_budget,
         "memory_token_budget": arguments.memory_token_budget,
         "quickstart": QUICKSTART,
@@ -94,6 +66,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, object]:
         "rollouts": ROLLOUTS,
         "minibatches": MINIBATCHES,
     }
+    run_sections("training", SECTIONS, arguments, settings)
 
 
 def measure_quickstart(arguments: argparse.Namespace) -> dict[str, object]:
@@ -127,13 +100,12 @@ class Sides:
     def compare(self, rows: Sequence[SharedPromptRow], *, runs: int) -> dict[str, object]:
         """Completion tokens per second of the forward and backward passes, gradients dropped afterwards."""
         candidates = {"headrace": lambda: self._headrace_seconds(rows), "padded": lambda: self._padded_seconds(rows)}
-        interleaved(candidates, runs=1)
         seconds = interleaved(candidates, runs=runs)
         rates = {name: rounded(num_loss_tokens(rows) / value) for name, value in medians(seconds).items()}
         return {"tokens_per_second": rates, "ratio": rounded(rates["headrace"] / rates["padded"]), "seconds": seconds}
 
     def _headrace_seconds(self, rows: Sequence[SharedPromptRow]) -> float:
-        seconds = timed(lambda: accumulate(self._trainer, rows, self._token_budget))
+        seconds = timed(lambda: accumulate(self._trainer, rows, token_budget=self._token_budget))
         self._trainer.resume_at(self._trainer.version)
         return seconds
 
@@ -143,12 +115,6 @@ class Sides:
         return seconds
 
 
-def accumulate(trainer: PolicyTrainer, rows: Sequence[SharedPromptRow], token_budget: int, *, num_minibatches: int = 1) -> None:
-    plan = micro_batches(rows, version=trainer.version, token_budget=token_budget, num_minibatches=num_minibatches)
-    for micro_batch in plan:
-        trainer.accumulate(micro_batch)
-
-
 def measure_proximal(arguments: argparse.Namespace) -> dict[str, object]:
     """Seconds of a whole step: forward and backward passes and the optimizer's updates."""
     model = load_policy(arguments.model)
@@ -156,7 +122,7 @@ def measure_proximal(arguments: argparse.Namespace) -> dict[str, object]:
 
     def step_of(trainer: PolicyTrainer) -> Callable[[], float]:
         def step() -> None:
-            accumulate(trainer, rows, arguments.token_budget, num_minibatches=MINIBATCHES)
+            accumulate(trainer, rows, token_budget=arguments.token_budget, num_minibatches=MINIBATCHES)
             trainer.step()
 
         return lambda: timed(step)
@@ -167,7 +133,6 @@ def measure_proximal(arguments: argparse.Namespace) -> dict[str, object]:
         )
         for name, algorithm in PROXIMALS.items()
     }
-    interleaved(steps, runs=1)
     seconds = interleaved(steps, runs=arguments.runs)
     return {"seconds_per_step": {name: rounded(value) for name, value in medians(seconds).items()}, "seconds": seconds}
 
@@ -189,41 +154,13 @@ def measure_publish(arguments: argparse.Namespace) -> dict[str, object]:
     """Seconds of publishing, of copying every weight to the engine's type, and of packing the engine's linear layers alone."""
     model = load_policy(arguments.model)
     copy_weights, pack = weight_copy(model), packing(model)
-    with asyncio.Runner() as runner:
-        trainer, engine = make_trainer(copy.deepcopy(model), arguments), make_engine(model, arguments)
-        publisher = InProcessPublisher(trainer, [engine])
-        versions = iter(range(1, 1000))
-        candidates = {
-            "publish": lambda: timed(lambda: runner.run(publisher.publish(next(versions)))),
-            "copy": lambda: timed(copy_weights),
-            "packing": lambda: timed(pack),
-        }
-        interleaved(candidates, runs=1)
+    with publishing(model, tokenizer=AutoTokenizer.from_pretrained(arguments.model), threads=arguments.threads) as publish:
+        candidates = {"publish": publish, "copy": lambda: timed(copy_weights), "packing": lambda: timed(pack)}
         seconds = interleaved(candidates, runs=PUBLISHES)
-        runner.run(engine.close())
-        runner.run(trainer.close())
     # Of each turn, as the machine's speed changes from turn to turn.
-    ratios = [(publishing - packed) / copying for publishing, copying, packed in zip(*(seconds[name] for name in candidates), strict=True)]
+    ratios = [(published - packed) / copying for published, copying, packed in zip(*(seconds[name] for name in candidates), strict=True)]
     middle = {name: rounded(value) for name, value in medians(seconds).items()}
     return {"seconds_per_publish": middle, "ratio_beyond_packing": rounded(statistics.median(ratios)), "seconds": seconds}
-
-
-def make_trainer(model: PreTrainedModel, arguments: argparse.Namespace) -> LocalTrainer:
-    trainer = policy_trainer(model, token_budget=arguments.token_budget)
-    return LocalTrainer(trainer, threads=nullcontext(lambda: arguments.threads))
-
-
-def make_engine(model: PreTrainedModel, arguments: argparse.Namespace) -> EmbeddedEngine:
-    return EmbeddedEngine(
-        model.to(AUTOCAST),
-        tokenizer=AutoTokenizer.from_pretrained(arguments.model),
-        stop_token_ids=(),
-        max_concurrent_sequences=8,
-        max_sequence_length=64,
-        interruption="recompute",
-        threads=nullcontext(lambda: arguments.threads),
-        stall_seconds=600,
-    )
 
 
 def weight_copy(model: PreTrainedModel) -> Callable[[], None]:
@@ -248,7 +185,7 @@ def packing(model: PreTrainedModel) -> Callable[[], None]:
     return pack_all
 
 
-SECTIONS: Mapping[str, Callable[[argparse.Namespace], object]] = {
+SECTIONS: Sections = {
     "quickstart": measure_quickstart,
     "prompts": measure_prompts,
     "proximal": measure_proximal,

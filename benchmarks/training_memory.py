@@ -11,8 +11,8 @@ import headrace  # noqa: F401 - before torch, as it sets how OpenMP's threads wa
 
 # isort: split
 import torch
-from grouped_samples import grouped_rows, micro_batches
-from policy_trainers import load_policy, policy_trainer
+from grouped_samples import grouped_rows
+from policy_trainers import accumulate, load_policy, policy_trainer
 
 from headrace.telemetry.memory import peak_resident_bytes
 
@@ -29,9 +29,8 @@ def main() -> None:
     trainer = policy_trainer(model, token_budget=arguments.token_budget, algorithm="a3po")
     rows = grouped_rows(groups=arguments.groups, rollouts=8, prompt_length=45, shortest=8, longest=32, vocabulary=model.config.vocab_size)
     # A short step first, as the optimizer's moments are there from the second on.
-    for version, part in enumerate((rows[:1], rows)):
-        for micro_batch in micro_batches(part, version=version, token_budget=arguments.token_budget):
-            trainer.accumulate(micro_batch)
+    for part in (rows[:1], rows):
+        accumulate(trainer, part, token_budget=arguments.token_budget)
         trainer.step()
     print(json.dumps({"groups": arguments.groups, "peak_mib": round(peak_resident_bytes() / 2**20)}))
 

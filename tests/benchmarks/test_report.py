@@ -28,6 +28,14 @@ BENCHMARKS: dict[str, Any] = {
         "publish": {"seconds_per_publish": {"publish": 0.25}, "ratio_beyond_packing": 1.25},
         "settings": {"memory_token_budget": 384},
     },
+    "training_options": {
+        "shadow": {"seconds_per_step": {"0": 4.0, "3": 5.0}, "more_time": {"3": 0.25}},
+        "lora": {
+            "seconds_per_step": {"all weights": 4.0, "adapter": 3.0},
+            "seconds_per_publish": {"all weights": 0.1, "adapter": 0.01},
+            "decoded_tokens_per_second": {"all weights": 900.0, "adapter": 500.0},
+        },
+    },
     "schedules": {"schedules": {"async": {
         "seconds_per_step": 4.5, "tokens_per_second": 99.0, "trainer_wait_share": 0.25, "engine_wait_share": 0.0, "max_staleness": 1,
     }}},
@@ -69,6 +77,8 @@ def test_every_number_gets_its_place(tmp_path: Path) -> None:
         "| recompute | 3.5 |",
         "| 8 | 3,210 |",
         "| publish | 250 |",
+        "| more time | — | 25% |",
+        "| Decoded tokens per second | 900.0 | 500.0 |",
         "| async | 4.5 | 99 | 25% | 0% | 1 |",
         "| async | 2.0 | 32.0 | 200 | 8.5 | 0.20 → 0.80 | 0.62 | — |",
         "| 2 rollouts, sinks: none | 11,000 | 2,500 | 400 |",
