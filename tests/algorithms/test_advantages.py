@@ -150,7 +150,7 @@ def test_advantages_of_a_group_add_up_to_zero(groups):
 @pytest.mark.parametrize("advantages_of", ALL)
 def test_rounding_does_not_make_a_signal(advantages_of):
     """0.1 + 0.2 is 0.30000000000000004: a group of equal rewards, had it not been for the sum."""
-    assert flat(advantages_of([[0.1 + 0.2, 0.3, 0.3], [1.0, 0.0]]))[:3] == pytest.approx([0.0] * 3, abs=1e-11)
+    assert flat(advantages_of([[0.1 + 0.2, 0.3, 0.3], [1.0, 0.0]]))[:3] == [0.0] * 3
 
 
 @given(groups_of_rewards, st.randoms(use_true_random=False))
@@ -160,12 +160,25 @@ def test_the_order_of_groups_does_not_matter(groups, random):
         assert advantages_of([groups[index] for index in order]) == approx([advantages_of(groups)[index] for index in order])
 
 
-@given(groups_of_rewards, st.floats(-5, 5))
-def test_a_shift_of_all_rewards_changes_no_advantage(groups, shift):
+@given(groups_of_rewards, st.floats(-5, 5), st.floats(0.1, 10))
+def test_a_shift_of_all_rewards_changes_no_advantage_and_a_scale_changes_it_alike(groups, shift, scale):
     lengths = [[1 + place for place, _ in enumerate(group)] for group in groups]
-    moved = [[None if reward is None else reward + shift for reward in group] for group in groups]
+
+    def moved(factor, summand):
+        return [[None if reward is None else factor * reward + summand for reward in group] for group in groups]
+
     for advantages_of in (centred_advantages, leave_one_out_advantages, lambda some: length_weighted_advantages(some, lengths)):
-        assert advantages_of(moved) == approx(advantages_of(groups))
+        plain = advantages_of(groups)
+        assert advantages_of(moved(1.0, shift)) == approx(plain)
+        scaled = [[None if advantage is None else scale * advantage for advantage in group] for group in plain]
+        assert advantages_of(moved(scale, 0.0)) == approx(scaled)
+
+
+@given(groups_of_rewards, st.floats(-5, 5), st.floats(0.1, 10))
+def test_the_best_of_k_ignores_shift_and_scale(groups, shift, scale):
+    moved = [[None if reward is None else scale * reward + shift for reward in group] for group in groups]
+    pairs = zip(*(flat(pass_at_k_advantages(some, k=2, epsilon=1e-12)) for some in (groups, moved)), strict=True)
+    assert all(after == (None if before is None else pytest.approx(before, rel=1e-6, abs=1e-6)) for before, after in pairs)
 
 
 def test_degrees_of_freedom_and_epsilon_can_be_chosen():
@@ -210,7 +223,7 @@ def test_at_equal_lengths_the_weighted_baseline_is_the_mean(groups, length):
 @given(st.lists(rewards, min_size=1, max_size=6), st.integers(1, 6))
 def test_pass_at_k_equals_the_enumeration_of_subsets(group, k):
     [advantages] = pass_at_k_advantages([group], k=k)
-    k = min(k, len(group))
+    k = max(min(k, len(group) - 1), 1)
     best = {subset: max(group[place] for place in subset) for subset in combinations(range(len(group)), k)}
     mean, deviation = statistics.fmean(best.values()), statistics.pstdev(best.values())
     for place, advantage in enumerate(advantages):
@@ -221,7 +234,8 @@ def test_pass_at_k_equals_the_enumeration_of_subsets(group, k):
 
 @given(st.integers(1, 12), st.integers(0, 12), st.integers(1, 8))
 def test_pass_at_k_of_right_and_wrong_is_the_analytic_form(num_right, num_wrong, k):
-    count, k = num_right + num_wrong, min(k, num_right + num_wrong)
+    count = num_right + num_wrong
+    k = min(k, max(count - 1, 1))
     [advantages] = pass_at_k_advantages([[1.0] * num_right + [0.0] * num_wrong], k=k, epsilon=1e-12)
     mean = 1 - math.comb(num_wrong, k) / math.comb(count, k)
     deviation = math.sqrt(mean * (1 - mean))
@@ -238,9 +252,9 @@ def test_best_of_one_is_the_reward_against_mean_and_deviation():
     assert found == pytest.approx(scaled)
 
 
-def test_a_group_smaller_than_k_takes_as_many_as_there_are():
-    assert pass_at_k_advantages([[1.0, None, 0.0]], k=4) == [[0.0, None, 0.0]]
-    assert pass_at_k_advantages([[1.0, None, 0.0, 0.0]], k=3) == [[0.0, None, 0.0, 0.0]]
+def test_a_group_of_k_or_fewer_takes_one_less_than_there_are():
+    assert pass_at_k_advantages([[1.0, None, 0.0]], k=4) == pass_at_k_advantages([[1.0, None, 0.0]], k=1)
+    assert pass_at_k_advantages([[1.0, None, 0.0, 0.0, 3.0]], k=4) == pass_at_k_advantages([[1.0, None, 0.0, 0.0, 3.0]], k=3)
 
 
 def test_advantages_need_no_torch():

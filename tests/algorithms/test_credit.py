@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 from batching.groups import rollout, scored_group
 
-from headrace.algorithms.advantages import batch_scaled_advantages, centred_advantages, group_scaled_advantages
-from headrace.algorithms.credit import Credit, rewards_differ, trainable_rewards
+from headrace.algorithms.advantages import batch_scaled_advantages, centred_advantages, group_scaled_advantages, pass_at_k_advantages
+from headrace.algorithms.credit import Credit, trainable_rewards
 from headrace.algorithms.shaping import overlong_penalty
-from headrace.algorithms.token_advantages import no_outcome_advantages, outcome_advantages, token_rewards
+from headrace.algorithms.token_advantages import baseline_whitened_advantages, no_outcome_advantages, outcome_advantages, token_rewards
 
 CENTRED = partial(outcome_advantages, advantages_of=lambda rewards, lengths: centred_advantages(rewards))
+BATCH_SCALED = partial(outcome_advantages, advantages_of=lambda rewards, lengths: batch_scaled_advantages(rewards))
 
 
 def scored_by_others(group, *, teacher=None, reference=None):
@@ -99,4 +100,13 @@ def test_scores_that_are_missing_are_a_bug(credit):
 )
 def test_a_group_has_a_signal_when_siblings_can_be_told_apart(totals, finish_reasons, masked, differ):
     group = scored_group(0, [rollout(2, reason) for reason in finish_reasons], totals)
-    assert rewards_differ(group, mask_truncated_completions=masked) == differ
+    for advantages_of in (CENTRED, BATCH_SCALED, baseline_whitened_advantages):
+        assert Credit(advantages_of=advantages_of, mask_truncated_completions=masked).has_signal(group) == differ
+
+
+def test_the_signal_is_that_of_the_advantages_chosen():
+    """The best of any 2 of 4 is right when 3 are, whoever is among them; a sum that rounds is no signal to anyone."""
+    best_of_two = partial(outcome_advantages, advantages_of=lambda rewards, lengths: pass_at_k_advantages(rewards, k=2))
+    three_right, rounded = ([scored_group(0, [rollout(2)] * len(totals), totals)] for totals in ([1.0, 1.0, 1.0, 0.0], [0.1 + 0.2, 0.3]))
+    signals = [[Credit(advantages_of=each).has_signal(group) for [group] in (three_right, rounded)] for each in (CENTRED, best_of_two)]
+    assert signals == [[True, False], [False, False]]

@@ -194,10 +194,9 @@ def test_the_users_surrogate_is_imported(tmp_path: Path) -> None:
 
 
 def test_which_groups_are_trained_on(tmp_path: Path) -> None:
-    rules = make_group_rules(
-        tiny_recipe(tmp_path, algorithm={"name": "dapo", "max_groups_without_signal": 7}, rewards={"max_failed_groups": 3})
-    )
+    recipe = tiny_recipe(tmp_path, algorithm={"name": "dapo", "max_groups_without_signal": 7}, rewards={"max_failed_groups": 3})
+    rules = make_group_rules(recipe, credit_of(tmp_path, name="dapo"))
     assert rules.has_signal is not None
     assert [rules.has_signal(group) for group in GROUPS] == [True, False]
     assert (rules.min_scored, rules.max_failed_groups, rules.max_groups_without_signal) == (2, 3, 7)
-    assert make_group_rules(tiny_recipe(tmp_path)).has_signal is None
+    assert make_group_rules(tiny_recipe(tmp_path), credit_of(tmp_path)).has_signal is None

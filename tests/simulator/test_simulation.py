@@ -250,7 +250,8 @@ def test_a_run_that_finds_no_signal_for_long_ends_with_a_message() -> None:
     with (
         tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder,
         pytest.raises(
-            RewardError, match=r"6 groups in a row \(algorithm.max_groups_without_signal\) had equal rewards for all their rollouts"
+            RewardError,
+            match=r"6 groups in a row \(algorithm.max_groups_without_signal\) had rewards that tell none of their rollouts apart",
         ),
     ):
         simulate(scenario, Path(folder), [recorder])

@@ -5,7 +5,7 @@ rollouts; None (or a reward that is not finite) marks a rollout that takes no pa
 are what the caller says they are, of any size; nothing is reshaped. Plain Python, without torch, because the controller's side
 calls it. What they become token by token is in `token_advantages.py`.
 
-A group of one, and a group whose rewards are all equal, gets exactly 0: there is nothing to compare, whatever rounding says.
+A group of one, and a group whose rewards are equal but for rounding, gets exactly 0: there is nothing to compare.
 """
 
 import math
@@ -17,6 +17,8 @@ Advantages = list[float | None]
 
 EPSILON = 1e-4
 """Added to a standard deviation before dividing by it, as TRL does; it bounds what a nearly constant group can weigh."""
+_ROUNDING = 1e-9
+"""Rewards are equal when they differ by no more than this share of the largest: 0.1 + 0.2 and 0.3 do."""
 
 
 def centred_advantages(groups: Sequence[Rewards]) -> list[Advantages]:
@@ -79,7 +81,7 @@ def pass_at_k_advantages(groups: Sequence[Rewards], *, k: int, epsilon: float = 
     Training (arXiv 2508.10751), whose group mean is 1 - C(wrong, k) / C(n, k). With k = 1 it is the reward against the group's mean and
     deviation (n, not n - 1).
 
-    A group with fewer than k rewards takes as many as there are.
+    With k of k rollouts there is only one subset, and no advantage; a group with k rewards or fewer takes one less than there are.
     """
     return [_pass_at_k(rewards, k, epsilon) for rewards in groups]
 
@@ -90,9 +92,9 @@ def _length_weighted_mean(rewards: Rewards, lengths: Sequence[int]) -> float:
 
 def _pass_at_k(rewards: Rewards, k: int, epsilon: float) -> Advantages:
     present = sorted(_present(rewards))
-    if len(set(present)) < 2:
-        return [0.0 if _takes_part(reward) else None for reward in rewards]
-    k = min(k, len(present))
+    k = max(min(k, len(present) - 1), 1)
+    if _is_constant(present[k - 1 :]):
+        return [0.0 if _takes_part(reward) else None for reward in rewards]  # Whichever k they are, the best of them is the same.
     best = _mean(present, _shares_of_best(len(present), k))
     variance = _mean([(reward - best) ** 2 for reward in present], _shares_of_best(len(present), k))
 
@@ -111,7 +113,12 @@ def _shares_of_best(count: int, k: int) -> list[float]:
 
 
 def _minus(rewards: Rewards, baseline: float) -> Advantages:
-    return [reward - baseline if _takes_part(reward) else None for reward in rewards]
+    constant = _is_constant(_present(rewards))
+    return [(0.0 if constant else reward - baseline) if _takes_part(reward) else None for reward in rewards]
+
+
+def _is_constant(present: Sequence[float]) -> bool:
+    return not present or max(present) - min(present) <= _ROUNDING * max(map(abs, present))
 
 
 def _divided(advantages: Advantages, *, by: float) -> Advantages:
@@ -119,8 +126,6 @@ def _divided(advantages: Advantages, *, by: float) -> Advantages:
 
 
 def _mean(values: Sequence[float], weights: Sequence[float] | None = None) -> float:
-    if len(set(values)) == 1:
-        return values[0]  # The mean of equal numbers can round to another number.
     weights = [1.0] * len(values) if weights is None else weights
     return math.fsum(value * weight for value, weight in zip(values, weights, strict=True)) / max(math.fsum(weights), 1e-300)
 

@@ -28,9 +28,18 @@ class Credit:
             return advantages
         return [self._with_teacher(group, of_group) for group, of_group in zip(groups, advantages, strict=True)]
 
+    def has_signal(self, group: ScoredGroup) -> bool:
+        """Whether its rewards, before they are shaped, give any rollout an advantage, were the group alone.
+
+        DAPO's condition on a group (arXiv 2503.14476), for rewards of any values and advantages of any kind.
+        """
+        rewards = trainable_rewards(group, mask_truncated_completions=self.mask_truncated_completions)
+        [advantages] = self.advantages_of([Outcomes(rewards=rewards, lengths=_lengths(group))])
+        return any(advantage is not None and advantage.any() for advantage in advantages)
+
     def _outcomes(self, group: ScoredGroup) -> Outcomes:
         rewards = trainable_rewards(group, mask_truncated_completions=self.mask_truncated_completions)
-        lengths = [len(rollout.completion_ids) for rollout in group.rollouts]
+        lengths = _lengths(group)
         if self.overlong_penalty is not None:
             penalty = self.overlong_penalty
             rewards = [None if reward is None else reward + penalty(length) for reward, length in zip(rewards, lengths, strict=True)]
@@ -64,7 +73,5 @@ def trainable_rewards(group: ScoredGroup, *, mask_truncated_completions: bool) -
     ]
 
 
-def rewards_differ(group: ScoredGroup, *, mask_truncated_completions: bool) -> bool:
-    """Whether siblings can be told apart: DAPO's condition on a group (arXiv 2503.14476), for rewards of any values."""
-    rewards = trainable_rewards(group, mask_truncated_completions=mask_truncated_completions)
-    return len({reward for reward in rewards if reward is not None}) > 1
+def _lengths(group: ScoredGroup) -> list[int]:
+    return [len(rollout.completion_ids) for rollout in group.rollouts]

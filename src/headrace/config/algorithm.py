@@ -257,7 +257,7 @@ class AlgorithmSection(Section):
     num_minibatches: int = Field(default=1, ge=1)
     """Optimizer updates per step, each on its share of the batch."""
     dynamic_sampling: bool = False
-    """Replace groups whose rewards are all equal: they are discarded, and their slots go to the next prompts (DAPO)."""
+    """Replace groups whose rewards tell no siblings apart: they are discarded, and their slots go to the next prompts (DAPO)."""
     max_groups_without_signal: int = Field(default=512, ge=1)
     """So many groups in a row that dynamic sampling discards end the run."""
     overlong_buffer_share: float = Field(default=0.0, ge=0, lt=1)

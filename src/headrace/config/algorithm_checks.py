@@ -13,9 +13,11 @@ from headrace.config.algorithm import (
     NoCorrection,
     NoOutcomeAdvantage,
     PassAtKAdvantage,
+    PythonAdvantage,
     ReinforceSurrogate,
     SapoSurrogate,
     TruncatedCorrection,
+    WhitenedAdvantage,
 )
 
 
@@ -29,10 +31,10 @@ def _siblings_to_compare(algorithm: AlgorithmSection) -> str | None:
 
 
 def _subset_of_siblings(algorithm: AlgorithmSection) -> str | None:
-    if isinstance(algorithm.advantage, PassAtKAdvantage) and algorithm.advantage.k > algorithm.num_generations:
+    if isinstance(algorithm.advantage, PassAtKAdvantage) and algorithm.advantage.k >= algorithm.num_generations:
         return (
-            f"algorithm.advantage.k = {algorithm.advantage.k} rollouts cannot be drawn from num_generations = "
-            f"{algorithm.num_generations}; lower k or raise num_generations"
+            f"algorithm.advantage.k = {algorithm.advantage.k} with num_generations = {algorithm.num_generations}: subsets of k rollouts "
+            "that can be told apart need more rollouts than k; lower k or raise num_generations"
         )
     return None
 
@@ -43,6 +45,22 @@ def _whole_sequences(algorithm: AlgorithmSection) -> str | None:
         return (
             f"importance_sampling_level = 'sequence' with surrogate.type = {algorithm.surrogate.type!r}, which is made of the "
             "log-probability or ratio of each token; set importance_sampling_level to 'token', or surrogate.type to 'clip'"
+        )
+    return None
+
+
+def _one_advantage_a_sequence(algorithm: AlgorithmSection) -> str | None:
+    by_token = {
+        "advantage.type = 'gae'": isinstance(algorithm.advantage, GaeAdvantage),
+        "distillation_coefficient": algorithm.distillation_coefficient > 0,
+        "advantage.type = 'whitened' and beta in the reward": isinstance(algorithm.advantage, WhitenedAdvantage)
+        and algorithm.penalises_rewards,
+    }
+    found = [name for name, chosen in by_token.items() if chosen]
+    if found and algorithm.importance_sampling_level == "sequence":
+        return (
+            f"importance_sampling_level = 'sequence' with {' and '.join(found)}: all tokens of a sequence share one ratio, so the gradient "
+            "would be that of their mean advantage, and what tells them apart would be lost; set importance_sampling_level to 'token'"
         )
     return None
 
@@ -81,6 +99,22 @@ def _loglinear_has_its_weight(algorithm: AlgorithmSection) -> str | None:
         return (
             "proximal = 'loglinear' with correction.type = 'none': the interpolated ratio alone is a root of the true one, and the rest "
             "is the weight pi_prox / pi_behaviour; set correction.type to 'mis' or 'tis'"
+        )
+    return None
+
+
+def _proximal_has_a_use(algorithm: AlgorithmSection) -> str | None:
+    if not isinstance(algorithm.surrogate, ReinforceSurrogate):
+        return None
+    if algorithm.proximal == "loglinear":
+        return (
+            "proximal = 'loglinear' with surrogate.type = 'reinforce', which has no ratio: only the weight's part of pi / pi_behaviour "
+            "would be left; set proximal to 'recompute', or surrogate.type to 'importance' or 'clip'"
+        )
+    if algorithm.proximal == "recompute" and isinstance(algorithm.correction, NoCorrection):
+        return (
+            "proximal = 'recompute' with surrogate.type = 'reinforce' and correction.type = 'none': neither ratio nor weight is made of "
+            "it; set correction.type to 'tis' or 'mis', or proximal to 'behaviour'"
         )
     return None
 
@@ -147,10 +181,19 @@ def _rewards_to_change(algorithm: AlgorithmSection) -> str | None:
 
 
 def _signal_to_sample_for(algorithm: AlgorithmSection) -> str | None:
-    if algorithm.dynamic_sampling and not algorithm.compares_siblings:
+    if not algorithm.dynamic_sampling:
+        return None
+    of_user = isinstance(algorithm.advantage, PythonAdvantage) and not algorithm.advantage.needs_batch
+    signals = {
+        f"advantage.type = {algorithm.advantage.type!r}": not algorithm.compares_siblings and not of_user,
+        "distillation_coefficient": algorithm.distillation_coefficient > 0,
+        "beta in the reward": algorithm.penalises_rewards,
+    }
+    found = [name for name, chosen in signals.items() if chosen]
+    if found:
         return (
-            f"dynamic_sampling replaces groups with equal rewards, but with advantage.type = {algorithm.advantage.type!r} these have a "
-            "signal; set dynamic_sampling to false"
+            f"dynamic_sampling replaces groups whose rewards alone teach nothing, but with {' and '.join(found)} these may have a signal; "
+            "set dynamic_sampling to false"
         )
     return None
 
@@ -168,10 +211,12 @@ ALGORITHM_CHECKS: tuple[Callable[[AlgorithmSection], str | None], ...] = (
     _siblings_to_compare,
     _subset_of_siblings,
     _whole_sequences,
+    _one_advantage_a_sequence,
     _something_to_correct,
     _correction_keeps_something,
     _surrogate_with_proximal,
     _loglinear_has_its_weight,
+    _proximal_has_a_use,
     _critic_and_gae,
     _teacher_beside_a_critic,
     _kl_has_a_gradient,

@@ -203,9 +203,13 @@ def _large_learning_rate(recipe: Recipe) -> str | None:
 
 def _uncorrected_staleness(recipe: Recipe) -> str | None:
     algorithm, staleness = recipe.algorithm, recipe.schedule.max_staleness
-    clips_at_the_sampler = (
-        isinstance(algorithm.surrogate, parts.ClipSurrogate | parts.ReinforceSurrogate) and algorithm.proximal == "behaviour"
-    )
-    if staleness < _STALENESS_TO_CORRECT or not clips_at_the_sampler:
+    if algorithm.proximal != "behaviour":
+        return None
+    if staleness >= 1 and isinstance(algorithm.surrogate, parts.ReinforceSurrogate):
+        return (
+            f"max_staleness = {staleness} with surrogate.type = 'reinforce', which takes every token for one of the present policy; set "
+            "schedule.type to 'sync', or surrogate.type to 'importance' or 'clip'"
+        )
+    if staleness < _STALENESS_TO_CORRECT or not isinstance(algorithm.surrogate, parts.ClipSurrogate):
         return None
     return f"max_staleness = {staleness} without a correction costs accuracy; set algorithm.name to 'a3po' or 'areal'"

@@ -159,9 +159,10 @@ class GroupRunner:
         self._without_signal_in_a_row += 1
         if self._without_signal_in_a_row >= self._rules.max_groups_without_signal:
             raise RewardError(
-                f"{self._without_signal_in_a_row} groups in a row (algorithm.max_groups_without_signal) had equal rewards for all their "
-                f"rollouts, the last one {scored.rewards[0].total}; dynamic sampling finds nothing to learn from: take easier or harder "
-                "prompts, more rollouts a prompt (algorithm.num_generations), or a reward with more values"
+                f"{self._without_signal_in_a_row} groups in a row (algorithm.max_groups_without_signal) had rewards that tell none of "
+                f"their rollouts apart, the last one {[reward.total for reward in scored.rewards]}; dynamic sampling finds nothing to "
+                "learn from: take easier or harder prompts, more rollouts a prompt (algorithm.num_generations), or a reward with more "
+                "values"
             )
 
     def _discard_failed(self, scored: ScoredGroup) -> None:

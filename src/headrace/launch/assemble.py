@@ -134,7 +134,7 @@ def make_parts(
     return Parts(
         prompts=policy.prompts.train,
         engines=[services.engine],
-        runner=_make_runner(recipe, services, buffer, events),
+        runner=_make_runner(recipe, inputs, services, buffer, events),
         buffer=buffer,
         batches=BatchStream(
             buffer,
@@ -197,7 +197,7 @@ def make_evaluator(
     )
 
 
-def _make_runner(recipe: Recipe, services: Services, buffer: GroupBuffer, events: Events) -> GroupRunner:
+def _make_runner(recipe: Recipe, inputs: Inputs, services: Services, buffer: GroupBuffer, events: Events) -> GroupRunner:
     return GroupRunner(
         engines=[services.engine],
         rewards=services.rewards,
@@ -206,7 +206,7 @@ def _make_runner(recipe: Recipe, services: Services, buffer: GroupBuffer, events
         sampling=_sampling(recipe, recipe.sampling),
         num_generations=recipe.algorithm.num_generations,
         seed=recipe.run.seed,
-        rules=make_group_rules(recipe),
+        rules=make_group_rules(recipe, inputs.credit),
         stall_seconds=recipe.run.stall_seconds,
         teacher=services.teacher,
         reference=services.reference,

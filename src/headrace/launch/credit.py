@@ -19,7 +19,7 @@ from headrace.algorithms.advantages import (
     length_weighted_advantages,
     pass_at_k_advantages,
 )
-from headrace.algorithms.credit import Credit, rewards_differ
+from headrace.algorithms.credit import Credit
 from headrace.algorithms.kl import k1, k2, k3
 from headrace.algorithms.shaping import overlong_penalty
 from headrace.algorithms.token_advantages import (
@@ -56,7 +56,7 @@ def make_credit(algorithm: AlgorithmSection, *, max_completion_length: int, base
     Raises:
         RecipeError: The user's function cannot be imported.
     """
-    buffer = round(algorithm.overlong_buffer_share * max_completion_length)
+    buffer = math.ceil(algorithm.overlong_buffer_share * max_completion_length)
     return Credit(
         advantages_of=_token_advantages(algorithm.advantage, base_folder),
         mask_truncated_completions=algorithm.mask_truncated_completions,
@@ -77,14 +77,13 @@ def user_surrogate(algorithm: AlgorithmSection, *, base_folder: Path) -> Callabl
     return import_function(algorithm.surrogate.function, key="algorithm.surrogate.function", base_folder=base_folder)
 
 
-def make_group_rules(recipe: Recipe) -> GroupRules:
+def make_group_rules(recipe: Recipe, credit: Credit) -> GroupRules:
     """Which groups are trained on."""
     algorithm = recipe.algorithm
-    differ = partial(rewards_differ, mask_truncated_completions=algorithm.mask_truncated_completions)
     return GroupRules(
         min_scored=algorithm.min_scored_rollouts,
         max_failed_groups=recipe.rewards.max_failed_groups,
-        has_signal=differ if algorithm.dynamic_sampling else None,
+        has_signal=credit.has_signal if algorithm.dynamic_sampling else None,
         max_groups_without_signal=algorithm.max_groups_without_signal,
     )
 

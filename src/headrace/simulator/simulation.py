@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.algorithms.advantages import group_scaled_advantages
-from headrace.algorithms.credit import Credit, rewards_differ
+from headrace.algorithms.credit import Credit
 from headrace.algorithms.token_advantages import outcome_advantages
 from headrace.buffer.group_buffer import BufferLimits, GroupBuffer
 from headrace.controller.batches import BatchStream
@@ -32,6 +32,8 @@ from headrace.staleness.admission import max_slots
 from headrace.staleness.consumption import ORDERS
 from headrace.telemetry.events import Events, Sink
 from headrace.types import Sampling
+
+_CREDIT = Credit(advantages_of=partial(outcome_advantages, advantages_of=lambda rewards, _: group_scaled_advantages(rewards)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +131,7 @@ def _rules(scenario: Scenario) -> GroupRules:
     return GroupRules(
         min_scored=2,
         max_failed_groups=scenario.max_failed_groups,
-        has_signal=None if most is None else partial(rewards_differ, mask_truncated_completions=False),
+        has_signal=None if most is None else _CREDIT.has_signal,
         max_groups_without_signal=most or 1,
     )
 
@@ -162,7 +164,7 @@ def _assemble(scenario: Scenario, folders: CheckpointFolders, events: Events, cl
         buffer=buffer,
         batches=BatchStream(
             buffer,
-            credit=Credit(advantages_of=partial(outcome_advantages, advantages_of=lambda rewards, _: group_scaled_advantages(rewards))),
+            credit=_CREDIT,
             shadow_credits={},
             token_budget=scenario.token_budget or timing.max_length * scenario.num_generations + 1,
             num_minibatches=1,
