@@ -68,7 +68,7 @@ def test_products_use_the_weights_of_now_not_of_the_first_pass() -> None:
     optimizer = PolicyOptimizer(model.parameters(), TrainingSection())
     before = hidden_states(model, autocast=True)
     before.sum().backward()
-    optimizer.update(denominator=1.0, learning_rate=0.1)
+    optimizer.update(grad_norm=optimizer.grad_norm(denominator=1.0), denominator=1.0, learning_rate=0.1)
     fresh = replaced(policy())
     fresh.load_state_dict(model.state_dict())
     after = hidden_states(model, autocast=True)

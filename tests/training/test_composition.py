@@ -190,9 +190,9 @@ def accumulated(made: Any, rows: tuple[SharedPromptRow, ...]) -> dict[str, Tenso
     found: dict[str, Tensor] = {}
     original = made.optimizer.update
 
-    def update(**arguments: float) -> float:
+    def update(**arguments: float) -> None:
         found.update(gradients(made.model))
-        return original(**arguments)
+        original(**arguments)
 
     made.optimizer.update = update
     made.accumulate(batch(*rows))
@@ -245,6 +245,20 @@ def test_m2po_through_the_trainer_is_its_greedy_loop(threshold: float) -> None:
     assert relative_gap(reference_gradient(rows, loss_of), accumulated(made, rows)) < 1e-3
 
 
+def without_advantage(row: SharedPromptRow) -> SharedPromptRow:
+    return dataclasses.replace(row, samples=tuple(dataclasses.replace(each, advantages=0 * each.advantages) for each in row.samples))
+
+
+def test_which_tokens_m2po_trusts_does_not_depend_on_what_else_is_computed() -> None:
+    """An entropy term that weighs nothing has samples computed that teach nothing."""
+    near, far, *others = near_policy(ROWS)
+    rows, found = (without_advantage(near), far, *others), []
+    for settings in ({}, {"entropy_coefficient": 1e-12}):
+        made = trainer(policy(), algorithm=algorithm(name="m2po", surrogate={"threshold": 0.004}, **settings))
+        found.append(accumulated(made, rows))
+    assert relative_gap(*found) < 1e-6
+
+
 def test_the_users_surrogate_through_the_trainer() -> None:
     """A pull towards the sampler that does not vanish where the advantage does."""
 
@@ -252,10 +266,7 @@ def test_the_users_surrogate_through_the_trainer() -> None:
         return -logprobs * advantages + ratio.log().square()
 
     rows = near_policy(ROWS)
-    constant = dataclasses.replace(
-        rows[0], samples=tuple(dataclasses.replace(sample, advantages=0 * sample.advantages) for sample in rows[0].samples)
-    )
-    rows = (constant, *rows[1:])
+    rows = (without_advantage(rows[0]), *rows[1:])
     made = trainer(policy(), algorithm=algorithm(**PYTHON, denominator="tokens"), token_losses=pull)
     expected = reference_gradient(rows, lambda p, b, a: (-p * a + (p - b).square()).sum())
     assert relative_gap(expected, accumulated(made, rows)) < 1e-4

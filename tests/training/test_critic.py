@@ -288,6 +288,19 @@ def test_values_that_are_not_finite_leave_out_the_update_of_both() -> None:
     assert torch.equal(critic_parameters(made)["head.weight"], set_head(ppo_trainer())[0])
 
 
+@pytest.mark.parametrize("spoils", ["policy", "critic"])
+def test_a_gradient_that_is_not_finite_leaves_out_the_update_of_both(spoils: str) -> None:
+    made = ppo_trainer()
+    set_head(made)
+    before, critic_before = parameters(made.model), critic_parameters(made)
+    made.accumulate(batch(*earned_at_the_end(*ROWS)))
+    spoiled = made.model.get_output_embeddings().weight if spoils == "policy" else next(iter(critic_of(made)._head.parameters()))
+    spoiled.grad[0] = float("inf")
+    assert made.step().skipped_updates == 1
+    assert relative_gap(before, parameters(made.model)) == 0
+    assert relative_gap(critic_before, critic_parameters(made)) == 0
+
+
 def test_bfloat16_products_give_nearly_the_same_values() -> None:
     exact, rounded = ppo_trainer(), ppo_trainer(autocast_dtype=torch.bfloat16)
     found = []

@@ -4,6 +4,7 @@ import torch
 from training.policies import VOCABULARY, policy
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
+from headrace.errors import ModelError
 from headrace.training.frozen_policy import FrozenPolicy
 from headrace.types import Floats, Rollout
 
@@ -90,3 +91,12 @@ def test_copied_weights_are_computed_with(autocast_dtype: torch.dtype | None) ->
 def test_nothing_of_it_learns() -> None:
     frozen = FrozenPolicy(policy(), temperature=1.0, autocast_dtype=None, token_budget=64)
     assert not any(parameter.requires_grad for parameter in frozen.model.parameters())
+
+
+def test_a_damaged_model_is_told_instead_of_scored_with() -> None:
+    model = policy()
+    with torch.no_grad():
+        model.get_input_embeddings().weight[int(ROLLOUTS[1].completion_ids[2])] = float("nan")
+    frozen = FrozenPolicy(model, temperature=1.0, autocast_dtype=None, token_budget=64)
+    with pytest.raises(ModelError, match="gives log-probabilities that are not finite"):
+        frozen.logprobs(PROMPT, ROLLOUTS)

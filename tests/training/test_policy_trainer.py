@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 import math
 from itertools import permutations
@@ -207,6 +208,18 @@ def test_a_spoiled_log_probability_never_reaches_the_weights(spoiled: float, set
     made.accumulate(batch(ROWS[2], version=2))
     assert made.step().skipped_updates == 0
     assert relative_gap(before, parameters(made.model)) > 0
+
+
+@pytest.mark.parametrize("settings_", [{}, {"beta": 0.1, "entropy_coefficient": 0.1}])
+def test_an_advantage_that_is_not_a_number_is_no_mask(settings_: dict[str, Any]) -> None:
+    """It says that something is broken, so it must be reported, not pass for a token that does not count."""
+    model = policy()
+    made = trainer(model, algorithm=AlgorithmSection.model_validate(settings_), reference=copy.deepcopy(model))
+    before = parameters(made.model)
+    spoiled = [dataclasses.replace(each, advantages=np.full_like(each.advantages, np.nan)) for each in ROWS[0].samples]
+    made.accumulate(batch(dataclasses.replace(ROWS[0], samples=tuple(spoiled)), *ROWS[1:]))
+    assert made.step().skipped_updates == 1
+    assert relative_gap(before, parameters(made.model)) == 0
 
 
 @pytest.mark.parametrize("micro_batches", [[], [batch(version=1)]])

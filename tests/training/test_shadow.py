@@ -9,6 +9,7 @@ from training.policies import batch, gradients, parameters, policy, row, trainer
 
 from headrace.config.algorithm import AlgorithmSection
 from headrace.config.training import TrainingSection
+from headrace.training.composition import TokenLossFunction
 from headrace.training.policy_trainer import PolicyTrainer
 from headrace.training.shadow import Shadows
 from headrace.types import Floats, MicroBatch, Sample, SharedPromptRow
@@ -31,12 +32,19 @@ def comparing(
     every_steps: int = 1,
     training: TrainingSection = TRAINING,
     autocast_dtype: torch.dtype | None = None,
+    pull: TokenLossFunction | None = None,
     **sizes: object,
 ) -> PolicyTrainer:
-    """A trainer at `VERSION` that compares."""
-    settings = Shadows(algorithms=shadows, token_losses={}, num_layers=num_layers, every_steps=every_steps)
+    """A trainer at `VERSION` that compares; `pull` is the surrogate of type 'python', whoever has it."""
+    settings = Shadows(algorithms=shadows, token_losses=dict.fromkeys(shadows, pull), num_layers=num_layers, every_steps=every_steps)
     made = trainer(
-        policy(model_type, **sizes), algorithm=applied, training=training, autocast_dtype=autocast_dtype, total_steps=20, shadows=settings
+        policy(model_type, **sizes),
+        algorithm=applied,
+        training=training,
+        autocast_dtype=autocast_dtype,
+        total_steps=20,
+        token_losses=pull,
+        shadows=settings,
     )
     made.resume_at(VERSION)
     return made
@@ -77,13 +85,14 @@ def own_gradient(
     *,
     model_type: str = "llama",
     autocast_dtype: torch.dtype | None = None,
+    pull: TokenLossFunction | None = None,
     **sizes: object,
 ) -> torch.Tensor:
     """What a trainer with this algorithm alone adds up in the last layer."""
-    made = trainer(policy(model_type, **sizes), algorithm=section, training=TRAINING, autocast_dtype=autocast_dtype)
+    made = trainer(policy(model_type, **sizes), algorithm=section, training=TRAINING, autocast_dtype=autocast_dtype, token_losses=pull)
     made.resume_at(VERSION)
     seen: list[torch.Tensor] = []
-    made.optimizer.update = lambda **_: seen.append(last_layer(made)) or 1.0  # type: ignore[method-assign]
+    made.optimizer.update = lambda **_: seen.append(last_layer(made))  # type: ignore[method-assign]
     made.accumulate(batch(*samples_of, version=VERSION))
     made.step()
     return seen[0]
@@ -186,6 +195,26 @@ def test_a_shadow_also_learns_from_what_the_applied_algorithm_leaves_out(name):
     )
     expected = cosine(own_gradient(algorithm(name), as_shadow(every, name)), own_gradient(algorithm("grpo"), trained))
     assert found[f"shadow/{name}/gradient_cosine"] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("applied", ["pull", "grpo"])
+def test_a_surrogate_of_the_user_learns_from_samples_without_advantage(applied):
+    """As a shadow and as what is applied: it may pull at them, too."""
+
+    def pull(ratio: torch.Tensor, logprobs: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
+        return -logprobs * advantages + ratio.log().square()
+
+    sections = {"pull": algorithm("grpo", surrogate={"type": "python", "function": "a.py:pull"}), "grpo": algorithm("grpo")}
+    [shadow] = sections.keys() - {applied}
+    every, _, _ = with_rest(rows([]))
+    its_rows = [
+        replace(each, samples=tuple(replace(sample, shadow_advantages={shadow: sample.advantages}) for sample in each.samples))
+        for each in every
+    ]
+    made = comparing(sections[applied], {shadow: sections[shadow]}, pull=pull)
+    found = metrics_of(made, batch(*its_rows, version=VERSION))
+    expected = cosine(own_gradient(sections["pull"], its_rows, pull=pull), own_gradient(sections["grpo"], its_rows))
+    assert found[f"shadow/{shadow}/gradient_cosine"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_shadow_leaves_out_what_it_gives_no_advantage():

@@ -119,6 +119,12 @@ def one_sample_a_row(rows: Sequence[SharedPromptRow]) -> list[SharedPromptRow]:
     return [replace(row, samples=(sample,)) for row in rows for sample in row.samples]
 
 
+def tokens_with_signal(advantages: Tensor, rows: CollatedRows) -> Tensor:
+    """Whether a token's sample has an advantage at any of its tokens [tokens]."""
+    sizes = advantages.nan_to_num().abs()
+    return sizes.new_zeros(rows.num_samples).index_add(0, rows.sample_index, sizes)[rows.sample_index] > 0
+
+
 def fit_to_budget(rows: Sequence[SharedPromptRow], token_budget: int) -> list[list[SharedPromptRow]]:
     """Cut a list of rows into passes of at most `token_budget` tokens, padding included; a longer single row is a pass of its own."""
     passes: list[list[SharedPromptRow]] = []

@@ -120,24 +120,20 @@ class Critic:
         self._metrics.add_pass(measure_values(old_values=old.values, returns=old.returns, clipped=clipped))
         return old.advantages
 
-    @property
-    def open_loss_sum(self) -> float:
-        """Un-normalised value loss of the passes since the last update."""
-        return float(torch.stack(self._open_loss_sums).sum()) if self._open_loss_sums else 0.0
+    def grad_norm(self, *, denominator: float) -> float:
+        """Norm of the gradient of the passes since the last update, divided; NaN when their loss is not finite."""
+        return self._optimizer.grad_norm(denominator=denominator) if math.isfinite(self._open_loss_sum) else math.nan
 
-    def update(self, *, denominator: float, learning_rate_factor: float) -> bool:
-        """Make one optimizer update from the gradients' sums.
-
-        Returns:
-            Whether it was made: not when the gradient is not finite.
-        """
-        loss_sum = self.open_loss_sum
+    def update(self, *, grad_norm: float, denominator: float, learning_rate_factor: float) -> None:
+        """Make one optimizer update from the gradients' sums, of this norm."""
         learning_rate = self._section.peak_learning_rate * learning_rate_factor
-        grad_norm = self._optimizer.update(denominator=denominator, learning_rate=learning_rate)
-        self.clear()
-        if math.isfinite(grad_norm):
-            self._metrics.add_update(loss_sum=loss_sum, denominator=denominator, grad_norm=grad_norm)
-        return math.isfinite(grad_norm)
+        self._optimizer.update(grad_norm=grad_norm, denominator=denominator, learning_rate=learning_rate)
+        self._metrics.add_update(loss_sum=self._open_loss_sum, denominator=denominator, grad_norm=grad_norm)
+        self._open_loss_sums = []
+
+    @property
+    def _open_loss_sum(self) -> float:
+        return float(torch.stack(self._open_loss_sums).sum()) if self._open_loss_sums else 0.0
 
     def clear(self) -> None:
         """Drop the gradients."""

@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from headrace.batching.packing import split_row
+from headrace.errors import ModelError
 from headrace.interfaces import Weights
 from headrace.training.adapter import cast_frozen_linears
 from headrace.training.policy_model import PolicyModel
@@ -37,7 +38,11 @@ class FrozenPolicy:
 
     @torch.no_grad()
     def logprobs(self, prompt_ids: Sequence[int], rollouts: Sequence[Rollout]) -> tuple[Floats, ...]:
-        """Of the sampled tokens of each rollout, [its tokens] float32."""
+        """Of the sampled tokens of each rollout, [its tokens] float32.
+
+        Raises:
+            ModelError: They are not finite.
+        """
         samples = tuple(_sample(rollout) for rollout in rollouts)
         row = SharedPromptRow(group_id=0, prompt_ids=tuple(prompt_ids), samples=samples)
         found: dict[int, Floats] = {}
@@ -46,6 +51,12 @@ class FrozenPolicy:
                 lengths = [len(sample.completion_ids) for sample in rows.samples]
                 of_samples = self._policy.score(rows).logprobs.cpu().split(lengths)
                 found |= {id(sample): logprobs.numpy() for sample, logprobs in zip(rows.samples, of_samples, strict=True)}
+        if not all(np.isfinite(logprobs).all() for logprobs in found.values()):
+            raise ModelError(
+                f"the frozen model {self.model.name_or_path!r} (teacher or reference) gives log-probabilities that are not finite, which "
+                f"would spoil every weight that learns from them; it is damaged, or overflows in {self._policy.compute_dtype}: look at its "
+                "weights, or set training.autocast to 'none'"
+            )
         return tuple(found[id(sample)] for sample in samples)
 
     @torch.no_grad()

@@ -29,9 +29,8 @@ class Objective:
     """log π_θ − log π_behave [tokens], without gradient."""
 
 
-def loss_tokens(rows: CollatedRows, scores: TokenScores, advantages: Tensor, normaliser: Normaliser) -> LossTokens:
-    """A pass's tokens as the losses take them. A token whose advantage is NaN carries no loss."""
-    mask = ~advantages.isnan()
+def loss_tokens(rows: CollatedRows, scores: TokenScores, advantages: Tensor, mask: Tensor, normaliser: Normaliser) -> LossTokens:
+    """A pass's tokens as the losses take them; only those of the mask carry loss."""
     return LossTokens(
         logprobs=scores.logprobs,
         behaviour_logprobs=rows.behaviour_logprobs,
@@ -69,7 +68,8 @@ def objective(
         reference_logprobs: Of the frozen initial policy; None when the loss has no KL term.
         trusted_distance: Largest squared log-ratio to the sampler that is trained on; None is no bound.
     """
-    tokens = loss_tokens(rows, scores, advantages, normaliser)
+    # No token is masked: an advantage that is not a number must reach the loss and be reported.
+    tokens = loss_tokens(rows, scores, advantages, torch.ones_like(rows.sample_index, dtype=torch.bool), normaliser)
     staleness = version - rows.versions
     policy = composition.loss(tokens, staleness=staleness, start_logprobs=start_logprobs, trusted_distance=trusted_distance)
     loss_sum = policy.loss_sum

@@ -1,4 +1,4 @@
-"""One optimizer update from summed gradients: divide once, clip, AdamW; or leave everything as it is."""
+"""One optimizer update from summed gradients: divide once, clip, AdamW."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -25,35 +25,38 @@ class PolicyOptimizer:
             fused=True,
         )
 
-    def update(self, *, denominator: float, learning_rate: float) -> float:
+    def grad_norm(self, *, denominator: float) -> float:
+        """Norm of the gradients' sums, divided, before clipping."""
+        return float(nn.utils.get_total_norm(self._gradients())) / denominator
+
+    def update(self, *, grad_norm: float, denominator: float, learning_rate: float) -> None:
         """Make one update from the gradients' sums, and clear them.
 
-        Returns:
-            Norm of the divided gradient, before clipping. When it is not finite, parameters and moments are as before.
+        Args:
+            grad_norm: What `grad_norm` says of them; finite.
+            denominator: What they are divided by.
+            learning_rate: Of this update.
         """
-        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None] or self._zero_gradients()
-        grad_norm = float(nn.utils.get_total_norm(gradients)) / denominator
-        if torch.tensor(grad_norm).isfinite():
-            # One pass over the gradients for both the division and the clipping.
-            factor = min(1.0, self._max_grad_norm / max(grad_norm, 1e-12)) / denominator
-            for gradient in gradients:
-                gradient.mul_(factor)
-            for group in self._adamw.param_groups:
-                group["lr"] = learning_rate
-            self._adamw.step()
-            # Fused AdamW changes weights without counting it; `CastWeight` and autograd's checks go by the count.
-            torch.autograd.graph.increment_version(self._parameters)
+        # One pass over the gradients for both the division and the clipping.
+        factor = min(1.0, self._max_grad_norm / max(grad_norm, 1e-12)) / denominator
+        for gradient in self._gradients():
+            gradient.mul_(factor)
+        for group in self._adamw.param_groups:
+            group["lr"] = learning_rate
+        self._adamw.step()
+        # Fused AdamW changes weights without counting it; `CastWeight` and autograd's checks go by the count.
+        torch.autograd.graph.increment_version(self._parameters)
         self.clear()
-        return grad_norm
 
     def clear(self) -> None:
         """Drop the gradients."""
         self._adamw.zero_grad(set_to_none=True)
 
-    def _zero_gradients(self) -> list[Tensor]:
-        """When no sample had a gradient: momentum and decay act all the same, but not on a weight without any gradient."""
-        for parameter in self._parameters:
-            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    def _gradients(self) -> list[Tensor]:
+        """Zeros when no sample had a gradient: momentum and decay act all the same, but not on a weight without any gradient."""
+        if all(parameter.grad is None for parameter in self._parameters):
+            for parameter in self._parameters:
+                parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
         return [parameter.grad for parameter in self._parameters if parameter.grad is not None]
 
     def state(self) -> dict[str, Any]:

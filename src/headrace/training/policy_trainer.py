@@ -17,7 +17,7 @@ from headrace.config.training import TrainingSection
 from headrace.interfaces import Weights
 from headrace.training.adapter import adapter_off, has_adapter, learning_parameters
 from headrace.training.backbone import recompute_activations
-from headrace.training.collation import CollatedRows
+from headrace.training.collation import CollatedRows, tokens_with_signal
 from headrace.training.composition import TokenLossFunction, compose, normaliser_of
 from headrace.training.critic import Critic, ValueEstimate
 from headrace.training.learning_rate import learning_rate_factor
@@ -118,7 +118,9 @@ class PolicyTrainer:
         if shadows is not None:
             self._comparison = ShadowComparison(
                 self._policy,
-                applied=PolicyObjective(composition=self._composition, normaliser=self._normaliser),
+                applied=PolicyObjective(
+                    composition=self._composition, normaliser=self._normaliser, learns_without_advantage=self._surrogate_of_user
+                ),
                 has_entropy=algorithm.entropy_coefficient != 0,
                 computes_all=self._trains_without_advantage,
                 shadows=shadows,
@@ -215,10 +217,13 @@ class PolicyTrainer:
         return self._policy.passes(micro_batch.rows if self._trains_without_advantage else _with_advantage(micro_batch.rows))
 
     @property
+    def _surrogate_of_user(self) -> bool:
+        return isinstance(self._algorithm.surrogate, PythonSurrogate)
+
+    @property
     def _trains_without_advantage(self) -> bool:
         """Our surrogates are products with the advantage, whatever the ratio is; a user's, KL, entropy and a critic's loss may not be."""
-        of_user = isinstance(self._algorithm.surrogate, PythonSurrogate)
-        return of_user or self._algorithm.has_kl_loss or self._algorithm.entropy_coefficient != 0 or self.critic is not None
+        return self._surrogate_of_user or self._algorithm.has_kl_loss or self._algorithm.entropy_coefficient != 0 or self.critic is not None
 
     def _count(self, micro_batch: MicroBatch) -> None:
         loss_tokens = sum(row.num_loss_tokens for row in micro_batch.rows)
@@ -242,10 +247,14 @@ class PolicyTrainer:
         )
 
     def _trusted_distance(self, passes: Sequence[tuple[CollatedRows, _StepStart]]) -> float | None:
-        """M2PO's bound, which is one for all tokens of the update."""
+        """M2PO's bound, which is one for all tokens of the update that have an advantage, whatever else is computed beside them."""
         if not isinstance(self._algorithm.surrogate, M2poSurrogate) or not passes:
             return None
-        distances = [log_ratios(start.logprobs, rows.behaviour_logprobs).square() for rows, start in passes if start.logprobs is not None]
+        distances = [
+            log_ratios(start.logprobs, rows.behaviour_logprobs).square()[tokens_with_signal(_advantages(rows, start), rows)]
+            for rows, start in passes
+            if start.logprobs is not None
+        ]
         return largest_trusted_distance(torch.cat(distances), threshold=self._algorithm.surrogate.threshold)
 
     def _add_gradient(
@@ -291,12 +300,14 @@ class PolicyTrainer:
         factor = self._learning_rate_factor(minibatch)
         learning_rate = self._training.learning_rate * factor
         loss_sum = float(torch.stack(update.loss_sums).sum()) if update.loss_sums else 0.0
-        if math.isfinite(loss_sum) and (self.critic is None or math.isfinite(self.critic.open_loss_sum)):
-            grad_norm = self.optimizer.update(denominator=denominator, learning_rate=learning_rate)
-            if self.critic is not None and not self.critic.update(denominator=denominator, learning_rate_factor=factor):
-                self._metrics.skipped_updates += 1
+        # A loss that is not finite can have a finite gradient, of everything but the spoiled tokens.
+        grad_norm = self.optimizer.grad_norm(denominator=denominator) if math.isfinite(loss_sum) else math.nan
+        critic_norm = 0.0 if self.critic is None else self.critic.grad_norm(denominator=denominator)
+        if math.isfinite(grad_norm) and math.isfinite(critic_norm):
+            self.optimizer.update(grad_norm=grad_norm, denominator=denominator, learning_rate=learning_rate)
+            if self.critic is not None:
+                self.critic.update(grad_norm=critic_norm, denominator=denominator, learning_rate_factor=factor)
         else:
-            # A loss that is not finite can have a finite gradient, of everything but the spoiled tokens.
             grad_norm = math.nan
             self.optimizer.clear()
             if self.critic is not None:
@@ -311,6 +322,10 @@ class PolicyTrainer:
             warmup_updates=self._training.warmup_steps * updates_a_step,
             course=self._training.lr_scheduler,
         )
+
+
+def _advantages(rows: CollatedRows, start: _StepStart) -> Tensor:
+    return rows.advantages if start.estimate is None else start.estimate.advantages
 
 
 def _with_advantage(rows: Sequence[SharedPromptRow]) -> list[SharedPromptRow]:

@@ -14,10 +14,10 @@ from torch import Tensor
 from headrace.algorithms.corrections import largest_trusted_distance
 from headrace.algorithms.normalisers import Normaliser
 from headrace.algorithms.ratios import log_ratios, masked
-from headrace.config.algorithm import AlgorithmSection, M2poSurrogate
+from headrace.config.algorithm import AlgorithmSection, M2poSurrogate, PythonSurrogate
 from headrace.config.shadow import APPLIED
 from headrace.training.adapter import learning_parameters
-from headrace.training.collation import CollatedRows
+from headrace.training.collation import CollatedRows, tokens_with_signal
 from headrace.training.composition import Composition, TokenLossFunction, compose, normaliser_of
 from headrace.training.gradient_sums import GradientSums, last_weights
 from headrace.training.logprobs import TokenScores
@@ -48,6 +48,13 @@ class PolicyObjective:
 
     composition: Composition
     normaliser: Normaliser
+    learns_without_advantage: bool
+    """Whether tokens of a sample without any advantage have a gradient, too."""
+
+    def counts(self, advantages: Tensor, rows: CollatedRows) -> Tensor:
+        """Which tokens it learns from [tokens]: not those of samples that it leaves out, where advantages are NaN."""
+        present = ~advantages.isnan()
+        return present if self.learns_without_advantage else present & tokens_with_signal(advantages, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -94,6 +101,7 @@ class ShadowComparison:
             label: PolicyObjective(
                 composition=compose(algorithm, token_losses=shadows.token_losses.get(label)),
                 normaliser=normaliser_of(algorithm, max_completion_length),
+                learns_without_advantage=isinstance(algorithm.surrogate, PythonSurrogate),
             )
             for label, algorithm in shadows.algorithms.items()
         }
@@ -130,7 +138,7 @@ class ShadowComparison:
         self._start_logprobs = {rows: self._policy.score(rows).logprobs for rows in passes}
         for label, threshold in self._thresholds.items() if passes else ():
             distances = [
-                log_ratios(logprobs, rows.behaviour_logprobs).square()[_with_signal(rows.shadow_advantages[label], rows)]
+                log_ratios(logprobs, rows.behaviour_logprobs).square()[tokens_with_signal(rows.shadow_advantages[label], rows)]
                 for rows, logprobs in self._start_logprobs.items()
             ]
             self._trusted_distances[label] = largest_trusted_distance(torch.cat(distances), threshold=threshold)
@@ -181,10 +189,16 @@ class ShadowComparison:
     def _passes_left_out(self, micro_batch: MicroBatch) -> list[CollatedRows]:
         idle = [] if self._computes_all else micro_batch.rows
         rows = [
-            replace(row, samples=tuple(sample for sample in row.samples if not sample.advantages.any() and _has_shadow_signal(sample)))
+            replace(row, samples=tuple(sample for sample in row.samples if not sample.advantages.any() and self._others_learn_from(sample)))
             for row in (*idle, *micro_batch.shadow_rows)
         ]
         return self._policy.passes(rows)
+
+    def _others_learn_from(self, sample: Sample) -> bool:
+        return any(
+            advantages is not None and (self._objectives[label].learns_without_advantage or advantages.any())
+            for label, advantages in sample.shadow_advantages.items()
+        )
 
     def _logprob_gradients(self, rows: CollatedRows, hidden: Tensor, slopes: Tensor, grad_hidden: Tensor) -> Tensor:
         """∂ log π / ∂ hidden state of every token [tokens, hidden].
@@ -224,25 +238,15 @@ class ShadowComparison:
                     self._gradients.add((label, each), hidden, grad.to(hidden.dtype))
 
 
-def _has_shadow_signal(sample: Sample) -> bool:
-    return any(advantages is not None and advantages.any() for advantages in sample.shadow_advantages.values())
-
-
 def _evaluate(
     objective: PolicyObjective, rows: CollatedRows, scores: TokenScores, given: AppliedPass, staleness: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Slopes [tokens], and numbers to add up [tokens, 5]."""
     logprobs = scores.logprobs.detach().requires_grad_()
-    advantages = given.advantages.where(_with_signal(given.advantages, rows), torch.nan)
-    tokens = loss_tokens(rows, replace(scores, logprobs=logprobs), advantages, objective.normaliser)
+    mask = objective.counts(given.advantages, rows)
+    tokens = loss_tokens(rows, replace(scores, logprobs=logprobs), given.advantages, mask, objective.normaliser)
     loss = objective.composition.loss(
         tokens, staleness=staleness, start_logprobs=given.start_logprobs, trusted_distance=given.trusted_distance
     )
     (slopes,) = torch.autograd.grad(loss.loss_sum, logprobs)
     return slopes, token_sums(tokens, loss, slopes)
-
-
-def _with_signal(advantages: Tensor, rows: CollatedRows) -> Tensor:
-    """Whether a token's sample has an advantage anywhere [tokens]: training skips the others."""
-    sizes = advantages.nan_to_num().abs()
-    return sizes.new_zeros(rows.num_samples).index_add(0, rows.sample_index, sizes)[rows.sample_index] > 0
