@@ -30,13 +30,14 @@ def test_the_list_has_every_name_with_idea_source_and_loss() -> None:
 def test_one_entry_of_the_list() -> None:
     lines = list(list_algorithms())
     start = next(number for number, line in enumerate(lines) if line.startswith("areal"))
-    assert lines[start : start + 6] == [
+    assert lines[start : start + 7] == [
         "areal         decoupled PPO: clipped against the policy at the start of the step, weighted for the",
         "              one that sampled",
         "              arXiv 2505.24298",
         "              Σ -w·min(r·A, clip(r, 0.8, 1.2)·A)",
         "              r = π/π_prox, w = π_prox/π_behaviour of each token, left out outside [0, 5],",
         "              π_prox by recompute, A = (R - group mean) / group std",
+        "              Σ / completion tokens of the batch",
     ]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headrace.config.algorithm import AlgorithmSection
-from headrace.config.algorithm_formulas import loss_formula
+from headrace.config.algorithm_formulas import batch_rules, loss_formula
 from headrace.config.named_algorithms import NAMED_ALGORITHMS, AlgorithmName
 
 
@@ -55,3 +55,16 @@ def test_every_loss_line_tells_its_name_and_its_advantage(name: AlgorithmName) -
     formula = loss_formula(algorithm(name=name))
     assert formula.startswith(f"{name}: Σ -")
     assert " A = " in formula
+
+
+@pytest.mark.parametrize(
+    ("settings", "rules"),
+    [
+        ({}, "Σ of each completion's mean / completions of the batch"),
+        ({"name": "rloo"}, "Σ / (completions of the batch · max_completion_length)"),
+        ({"name": "dapo"}, "Σ / completion tokens of the batch, groups without signal are replaced, overlong buffer of 20%"),
+        ({"name": "areal", "mask_truncated_completions": True}, "Σ / completion tokens of the batch, truncated completions left out"),
+    ],
+)
+def test_what_is_done_with_the_batch(settings: dict[str, Any], rules: str) -> None:
+    assert batch_rules(algorithm(**settings)) == rules

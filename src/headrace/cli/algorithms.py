@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headrace.config.algorithm import AlgorithmSection
-from headrace.config.algorithm_formulas import loss_formula
+from headrace.config.algorithm_formulas import batch_rules, loss_formula
 from headrace.config.named_algorithms import NAMED_ALGORITHMS, AlgorithmName
 from headrace.errors import RecipeError
 
@@ -60,11 +60,12 @@ def _known_name(name: str) -> AlgorithmName:
 
 
 def _loss_of(algorithm: AlgorithmSection, indent: str) -> Iterator[str]:
-    """The loss on a line of its own, then what its symbols stand for, broken behind commas alone."""
+    """The loss on a line of its own, then what its symbols stand for, broken behind commas alone, and the batch's rules."""
     loss, _, symbols = loss_formula(algorithm).removeprefix(f"{algorithm.name}: ").partition("; ")
     yield indent + loss
     whole = re.sub(r"(?<!,) |(?<=\[\d,) ", _NO_BREAK, symbols)
     yield from (line.replace(_NO_BREAK, " ") for line in _wrapped(f"{indent}{whole}", indent))
+    yield from _wrapped(indent + batch_rules(algorithm), indent)
 
 
 def _wrapped(line: str, indent: str) -> list[str]:
