@@ -130,6 +130,21 @@ def test_the_expected_weight_under_the_sampler_is_one():
     assert (behaviour.exp() * weights).sum().item() == pytest.approx(1.0, rel=1e-12)
 
 
+def test_a_trajectory_of_several_versions_has_one_behaviour_policy():
+    """AReaL, Proposition 1, enumerated: the first token is drawn by one version, the second by the next, which has seen the first."""
+    generator = torch.Generator().manual_seed(1)
+    first, second = torch.randn(4, dtype=torch.float64, generator=generator), torch.randn(4, 4, dtype=torch.float64, generator=generator)
+    proximal_first, proximal_second = torch.randn_like(first), torch.randn_like(second)
+    behaviour = torch.stack([first.log_softmax(-1)[:, None].expand(4, 4), second.log_softmax(-1)], dim=-1).reshape(-1)
+    proximal = torch.stack([proximal_first.log_softmax(-1)[:, None].expand(4, 4), proximal_second.log_softmax(-1)], dim=-1).reshape(-1)
+    sequences = Sequences(torch.arange(16).repeat_interleave(2), torch.ones(32, dtype=torch.bool))
+    weights = sequence_truncated(proximal - behaviour, sequences, low=0.0, high=1e6).weights[::2]
+    worth = torch.randn(16, dtype=torch.float64, generator=generator)
+    sampled, wanted = (logprobs.reshape(16, 2).sum(dim=1).exp() for logprobs in (behaviour, proximal))
+    assert (sampled * weights).sum().item() == pytest.approx(1.0, rel=1e-12)
+    assert (sampled * weights * worth).sum().item() == pytest.approx((wanted * worth).sum().item(), rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("advantages", "distance", "kept"),
     [

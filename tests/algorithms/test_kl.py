@@ -55,6 +55,20 @@ def test_as_losses_k1_teaches_nothing_k2_the_reverse_and_k3_the_forward_divergen
     torch.testing.assert_close(expected_gradient(k3), true_gradient(lambda p, q: kl(q, p)))
 
 
+@pytest.mark.parametrize("estimator", [k1, k2, k3])
+def test_off_the_reward_the_policy_gradient_is_that_of_the_expected_estimate_held_fixed(estimator):
+    """The number goes into the advantage, so only the probability of meeting it moves; for k1 that is ∇ KL(p ‖ q)."""
+    p_logits, q_logits = policies()
+    p_logits.requires_grad_()
+    p = p_logits.log_softmax(-1)
+    penalties = estimator(p, q_logits.log_softmax(-1)).detach()
+    advantages = -penalties
+    (policy_gradient,) = torch.autograd.grad((p.detach().exp() * -advantages * p).sum(), p_logits, retain_graph=True)
+    (held,) = torch.autograd.grad((p.exp() * penalties).sum(), p_logits)
+    torch.testing.assert_close(policy_gradient, held)
+    assert torch.allclose(policy_gradient, true_gradient(kl)) == (estimator is k1)
+
+
 @given(st.floats(-200.0, 0.0), st.floats(-200.0, 0.0))
 def test_k2_and_k3_are_finite_and_never_negative(log_p, log_q):
     for estimator in (k2, k3):

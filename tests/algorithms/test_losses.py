@@ -179,6 +179,17 @@ def test_the_denominator_decides_what_a_long_sequence_weighs():
         assert gradient[2:].sum().item() / gradient[:2].sum().item() == pytest.approx(share)
 
 
+@pytest.mark.parametrize("correction", CORRECTIONS)
+@pytest.mark.parametrize("surrogate", SURROGATES)
+def test_decoupled_is_ordinary_where_the_sampler_is_the_proximal_policy(surrogate, correction):
+    tokens = random_tokens(9)
+    losses = [
+        gradient_of(lambda some, chosen=chosen: loss_with(some, tokens.behaviour_logprobs, surrogate, chosen).loss_sum, tokens)
+        for chosen in ("none", correction)
+    ]
+    torch.testing.assert_close(losses[1], losses[0], rtol=0, atol=0)
+
+
 def test_interpolated_proximal_policy_is_held_fixed_in_the_gradient():
     """Inside the clip range the gradient of an interpolated token is that of plain importance sampling, -w A."""
     tokens = tokens_of([math.exp(0.1), math.exp(-0.2)], [1.0, -2.0])
