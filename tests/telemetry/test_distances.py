@@ -24,7 +24,7 @@ def of_tokens(*values: list[float]) -> tuple[Floats, ...]:
 def distilled(group_id: int = 0, *, seconds: float = 0.0, version: int | None = None) -> TrainedGroup:
     """Two rollouts of one and two tokens sampled with log-probability -0.5, without rewards."""
     nothing = reward(None)
-    group = trained_group(group_id, [rollout([0]), rollout([0, 0])], [nothing, nothing], [0.0, 0.0])
+    group = trained_group(group_id, [rollout([0]), rollout([0, 0])], [nothing, nothing], [-1.0, -0.25])
     teacher = of_tokens([-1.5], [-0.5, -1.0])
     return replace(group, scored=replace(group.scored, teacher_logprobs=teacher, teacher_version=version, scoring_seconds=seconds))
 

@@ -1,7 +1,7 @@
 from headrace.telemetry.learning_signal import SignalWatch
 
-SILENT = {"frac_reward_zero_std": 1.0, "reward": 0.25}
-LIVELY = {"frac_reward_zero_std": 0.75, "reward": 0.25}
+SILENT = {"advantage_share": 0.0, "reward": 0.25}
+LIVELY = {"advantage_share": 0.01, "reward": 0.25}
 
 
 def test_says_so_once_after_ten_silent_steps():
@@ -24,3 +24,10 @@ def test_a_short_run_without_any_signal_says_so_at_its_end():
     watch = SignalWatch()
     watch.after_step({"reward_failures": 4.0})
     assert "no rollout had a reward" in watch.at_end()
+
+
+def test_a_run_whose_completions_are_all_left_out_is_told_why():
+    watch = SignalWatch(patience=1)
+    said = watch.after_step({"reward": 0.5, "completions/clipped_ratio": 1.0})
+    assert "no rollout took part: 100% of the completions were cut off" in said
+    assert "raise sampling.max_completion_length" in said

@@ -18,7 +18,7 @@ from telemetry.small_events import (
 )
 
 from headrace.telemetry.events import RunFinished
-from headrace.telemetry.metrics import MetricRows, has_signal, step_metrics
+from headrace.telemetry.metrics import MetricRows, step_metrics
 
 
 def test_logged_reward_is_weighted_and_each_function_is_not():
@@ -125,10 +125,12 @@ def test_every_value_is_finite(totals, loss, seconds):
         assert metrics["reward"] == pytest.approx(float(np.mean(scored)))
 
 
-def test_signal_needs_one_group_whose_rewards_differ():
-    assert has_signal(step_metrics(step_finished(1, [equal_group(0), mixed_group(1)]), None))
-    assert not has_signal(step_metrics(step_finished(1, [equal_group(0), equal_group(1)]), None))
-    assert not has_signal(step_metrics(step_finished(1, [trained_group(0, [rollout([0])], [reward(None)])]), None))
+def test_the_share_of_tokens_with_an_advantage_is_of_what_took_part():
+    """Three tokens of a group whose rewards differ, three of one whose rewards do not; a rollout without a reward counts nowhere."""
+    left_out = trained_group(2, [rollout([0])], [reward(None)])
+    assert step_metrics(step_finished(1, [mixed_group(0), equal_group(1), left_out]), None)["advantage_share"] == 0.5
+    assert step_metrics(step_finished(1, [equal_group(0)]), None)["advantage_share"] == 0
+    assert "advantage_share" not in step_metrics(step_finished(1, [left_out]), None)
 
 
 def test_rows_remember_the_step_before_and_pass_evaluations_on():

@@ -1,6 +1,4 @@
-"""Notices a run that cannot learn: rewards that never differ between the rollouts of one prompt."""
-
-from headrace.telemetry.metrics import has_signal
+"""Notices a run that cannot learn: no rollout that took part has an advantage, or none takes part."""
 
 
 class SignalWatch:
@@ -14,14 +12,15 @@ class SignalWatch:
         self._patience = patience
         self._silent_steps = 0
         self._any_signal = False
-        self._last_reward: float | None = None
+        self._last: dict[str, float] = {}
         self._said = False
 
     def after_step(self, metrics: dict[str, float]) -> str | None:
         """Take a step's metrics in; the warning, when it is time for it."""
-        self._last_reward = metrics.get("reward")
-        self._any_signal = self._any_signal or has_signal(metrics)
-        self._silent_steps = 0 if has_signal(metrics) else self._silent_steps + 1
+        self._last = metrics
+        has_signal = metrics.get("advantage_share", 0.0) > 0
+        self._any_signal = self._any_signal or has_signal
+        self._silent_steps = 0 if has_signal else self._silent_steps + 1
         return self._warning() if self._silent_steps >= self._patience else None
 
     def at_end(self) -> str | None:
@@ -32,9 +31,18 @@ class SignalWatch:
         if self._said:
             return None
         self._said = True
-        reward = "no rollout had a reward" if self._last_reward is None else f"mean reward {self._last_reward:.3g}"
+        return f"no learning signal: in the last {self._silent_steps} steps {self._reason()}"
+
+    def _reason(self) -> str:
+        if "reward" not in self._last:
+            return "no rollout had a reward, so nothing was trained on; read the saved samples to see why the reward functions gave none"
+        if "advantage_share" not in self._last:
+            return (
+                f"no rollout took part: {self._last['completions/clipped_ratio']:.0%} of the completions were cut off, which "
+                "algorithm.mask_truncated_completions leaves out; raise sampling.max_completion_length"
+            )
         return (
-            f"no learning signal: in the last {self._silent_steps} steps the rollouts of each group all got the same reward ({reward}), "
-            "so every advantage is 0 and the weights do not learn; read the saved samples to see whether the reward function is right, "
-            "choose prompts that the model solves sometimes, or raise algorithm.num_generations or sampling.temperature"
+            f"every advantage was 0, because the rollouts of each group all got the same reward (mean reward {self._last['reward']:.3g}), so "
+            "nothing is learned from rewards; read the saved samples to see whether the reward function is right, choose prompts that the "
+            "model solves sometimes, or raise algorithm.num_generations or sampling.temperature"
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from headrace.telemetry.distances import REVERSE_KL, distance_metrics
+from headrace.telemetry.distances import distance_metrics
 from headrace.telemetry.events import EvaluationFinished, Event, StepFinished
 from headrace.types import EngineStats, Floats, Rollout, RolloutReward
 
@@ -26,6 +26,7 @@ def step_metrics(event: StepFinished, previous: StepFinished | None) -> dict[str
     Returns:
         Finite values by name: what the trainer reported, and
         `reward`, `reward_std` (mean over groups of the deviation inside the group), `frac_reward_zero_std`,
+        `advantage_share` (tokens with an advantage other than 0 among those of rollouts that took part; before a critic has its say),
         `rewards/<function>/mean|std`, `reward_failures` (rollouts whose reward failed),
         `completions/mean_length|min_length|max_length|clipped_ratio|mean_terminated_length` in tokens,
         `staleness/mean|max` over the tokens trained on, `num_tokens` (trained on since the run began),
@@ -36,6 +37,7 @@ def step_metrics(event: StepFinished, previous: StepFinished | None) -> dict[str
     metrics = {
         **event.report.metrics,
         **_reward_metrics(event),
+        **_advantage_metrics(event),
         **distance_metrics(event),
         **_completion_metrics(event),
         **_staleness_metrics(event),
@@ -49,11 +51,6 @@ def step_metrics(event: StepFinished, previous: StepFinished | None) -> dict[str
 def finite(metrics: dict[str, float]) -> dict[str, float]:
     """Keep what can be drawn and averaged: no NaN, no infinity."""
     return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
-
-
-def has_signal(metrics: dict[str, float]) -> bool:
-    """Whether a step's rewards differed inside at least one group, or a teacher was asked; without, group advantages are all zero."""
-    return REVERSE_KL in metrics or metrics.get("frac_reward_zero_std", 1.0) < 1.0
 
 
 class MetricRows:
@@ -114,6 +111,11 @@ def _reward_metrics(event: StepFinished) -> dict[str, float]:
         values = _present([reward.by_function.get(name) for reward in rewards])
         metrics |= {f"rewards/{name}/mean": _mean(values), f"rewards/{name}/std": _std(values)}
     return metrics
+
+
+def _advantage_metrics(event: StepFinished) -> dict[str, float]:
+    present = [advantages for _, _, advantages in rollouts_of(event) if advantages is not None]
+    return {"advantage_share": float(np.count_nonzero(np.concatenate(present)) / sum(map(len, present)))} if present else {}
 
 
 def _completion_metrics(event: StepFinished) -> dict[str, float]:
