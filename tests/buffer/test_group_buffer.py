@@ -185,9 +185,35 @@ def test_a_group_that_never_comes_is_named_with_its_age() -> None:
         await asyncio.sleep(7)
         await groups.take_batch()
 
-    expected = r"waited 100 s .* for scored groups for the batch of version 0; 1 groups in flight \(group 0 for 107 s\), 0 ready, 4 slots"
+    expected = (
+        r"waited 100 s .* for scored groups for the batch of version 0; 1 groups in flight \(group 0 waits 107 s for rollouts\), "
+        "0 ready, 4 slots"
+    )
     with pytest.raises(StalledError, match=expected):
         run_virtually(scenario())
+
+
+def test_groups_that_come_further_are_no_stall_and_what_became_of_them_is_told() -> None:
+    """A group discarded every 60 s, five times; then one that is scored at last, and nothing after it."""
+
+    async def sampling(groups: GroupBuffer) -> None:
+        for row in range(1, 6):
+            group = groups.admit(prompt(row))
+            await asyncio.sleep(60)
+            groups.discard(group.group_id, reason="no_signal", num_tokens=1)
+        groups.advance(0, waits_for="rewards and teacher")
+
+    async def scenario() -> float:
+        groups = buffer()
+        groups.admit(prompt())
+        going_on = asyncio.create_task(sampling(groups))
+        expected = r"1 groups in flight \(group 0 waits 100 s for rewards and teacher\), 0 ready, 5 discarded \(no_signal\), 4 slots"
+        with pytest.raises(StalledError, match=expected):
+            await groups.take_batch()
+        await going_on
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(scenario()) == 400
 
 
 def test_finishing_twice_is_an_error() -> None:

@@ -66,3 +66,11 @@ def test_a_limited_wait_names_what_it_waited_for() -> None:
 
 def test_a_limited_wait_returns_its_result() -> None:
     assert run_virtually(limited(asyncio.sleep(29, "wet"), seconds=30, what=lambda: "the rain")) == "wet"
+
+
+def test_a_time_limit_of_what_is_waited_for_is_not_taken_for_the_waits_own() -> None:
+    async def gives_up() -> None:
+        raise TimeoutError("the server took too long")
+
+    with pytest.raises(TimeoutError, match="the server took too long"):
+        run_virtually(limited(gives_up(), seconds=30, what=lambda: "the rain"))

@@ -9,7 +9,7 @@ from small_groups import prompt
 
 from headrace.buffer.group_buffer import BufferLimits, GroupBuffer
 from headrace.controller.rollouts import GroupRules, GroupRunner
-from headrace.controller.supervision import gather_in_order
+from headrace.controller.supervision import gather_both, gather_in_order
 from headrace.errors import StalledError
 from headrace.interfaces import LogprobScorer
 from headrace.simulator.scripted_parts import Faults, ScriptedEngine, ScriptedError, ScriptedRewards, Timing
@@ -67,7 +67,7 @@ def run_groups(
     async def scenario() -> list[ScoredGroup]:
         clock: Callable[[], float] = asyncio.get_running_loop().time
         limits = BufferLimits(
-            slots=num_groups, groups_per_step=num_groups, max_staleness=0, bounds_every_token=True, max_groups=None, stall_seconds=900.0
+            slots=num_groups, groups_per_step=num_groups, max_staleness=0, bounds_every_token=True, max_groups=None, stall_seconds=30.0
         )
         buffer = GroupBuffer(limits, order=ORDERS["deadline"], clock=clock)
         runner = GroupRunner(
@@ -84,8 +84,9 @@ def run_groups(
             reference=reference,
         )
         groups = [buffer.admit(prompt(row)) for row in range(num_groups)]
-        await gather_in_order(runner.run(group) for group in groups)
-        return list(await buffer.take_batch())
+        # The trainer waits from the beginning, with the same limit.
+        batch, _ = await gather_both(buffer.take_batch(), gather_in_order(runner.run(group) for group in groups))
+        return list(batch)
 
     return recorder.ready_at, run_virtually(scenario())
 

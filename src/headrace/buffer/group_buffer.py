@@ -11,12 +11,14 @@ that it may take (woken by `finish`, `discard` and `end_of_prompts`). All of it 
 Groups are counted as they come and go, by the few versions at which they are due: no decision looks at every group.
 """
 
+import asyncio
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
-from headrace.buffer.signal import Signal, limited
+from headrace.buffer.signal import Signal, stalled
 from headrace.errors import LedgerError
 from headrace.interfaces import Clock
 from headrace.staleness.admission import deadline
@@ -27,6 +29,7 @@ from headrace.types import AdmittedGroup, Ledger, Prompt, ScoredGroup
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _InFlight:
     group: AdmittedGroup
+    waits_for: str
     since: float
 
 
@@ -42,6 +45,7 @@ class BufferLimits:
     max_groups: int | None
     """Groups to train in the whole run: nothing is admitted beyond, so that N steps generate N batches and no more."""
     stall_seconds: float
+    """Longest time in which no group comes any further while the trainer waits for one."""
 
 
 class GroupBuffer:
@@ -66,6 +70,7 @@ class GroupBuffer:
         self._trained_tokens = 0
         self._discarded: Counter[str] = Counter()
         self._discarded_tokens = 0
+        self._progressed_at = 0.0
 
     async def wait_for_slot(self) -> None:
         """Wait until a group may be admitted.
@@ -89,6 +94,11 @@ class GroupBuffer:
         """No further prompt will come; the last batch may be smaller."""
         self._prompts_ended = True
         self._groups_changed.notify()
+
+    def advance(self, group_id: int, *, waits_for: str) -> None:
+        """A group in flight has come a step further, and now waits for this."""
+        self._progressed_at = self._clock()
+        self._in_flight[group_id] = _InFlight(group=self._in_flight[group_id].group, waits_for=waits_for, since=self._progressed_at)
 
     def finish(self, scored: ScoredGroup) -> None:
         """A group is scored: it may be trained on."""
@@ -177,7 +187,7 @@ class GroupBuffer:
     def _place(self, group_id: int, prompt: Prompt) -> AdmittedGroup:
         last = deadline(version=self._version, max_staleness=self._limits.max_staleness)
         group = AdmittedGroup(group_id=group_id, prompt=prompt, version=self._version, deadline=last)
-        self._in_flight[group_id] = _InFlight(group=group, since=self._clock())
+        self._in_flight[group_id] = _InFlight(group=group, waits_for="rollouts", since=self._clock())
         self._live_due[self._order(last)] += 1
         return group
 
@@ -185,6 +195,7 @@ class GroupBuffer:
         entry = self._in_flight.pop(group_id, None)
         if entry is None:
             raise LedgerError(f"group {group_id} is not in flight, so it can be neither finished nor discarded: {self._describe()}")
+        self._progressed_at = self._clock()
         return entry.group
 
     def _may_admit(self) -> bool:
@@ -239,13 +250,20 @@ class GroupBuffer:
             )
 
     async def _wait_for_choice(self, choice: Callable[[], Mapping[float, int] | None]) -> Mapping[float, int]:
-        return await limited(
-            self._groups_changed.wait_for(choice),
-            seconds=self._limits.stall_seconds,
-            what=lambda: f"scored groups for the batch of version {self._version}; {self._describe()}",
-        )
+        """The limit counts from when a group last came a step further: many that are discarded on the way are no stall."""
+        seconds = self._limits.stall_seconds
+        self._progressed_at = self._clock()
+        while (left := self._progressed_at + seconds - self._clock()) > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    return await self._groups_changed.wait_for(choice)
+        raise stalled(f"scored groups for the batch of version {self._version}; {self._describe()}", seconds=seconds)
 
     def _describe(self) -> str:
         now = self._clock()
-        oldest = ", ".join(f"group {number} for {now - entry.since:.0f} s" for number, entry in islice(self._in_flight.items(), 5))
-        return f"{len(self._in_flight)} groups in flight ({oldest or 'none'}), {self._num_ready()} ready, {self._limits.slots} slots"
+        oldest = ", ".join(
+            f"group {number} waits {now - entry.since:.0f} s for {entry.waits_for}" for number, entry in islice(self._in_flight.items(), 5)
+        )
+        discarded = "".join(f", {number} discarded ({reason})" for reason, number in self._discarded.items())
+        in_flight = f"{len(self._in_flight)} groups in flight ({oldest or 'none'})"
+        return f"{in_flight}, {self._num_ready()} ready{discarded}, {self._limits.slots} slots"

@@ -44,8 +44,16 @@ async def limited(awaitable: Awaitable[T], *, seconds: float, what: Callable[[],
     Raises:
         StalledError: The limit passed; the message ends with `what()`.
     """
+    timeout = asyncio.timeout(seconds)
     try:
-        async with asyncio.timeout(seconds):
+        async with timeout:
             return await awaitable
     except TimeoutError:
-        raise StalledError(f"waited {seconds:g} s (run.stall_seconds) for {what()}") from None
+        if not timeout.expired():
+            raise
+        raise stalled(what(), seconds=seconds) from None
+
+
+def stalled(what: str, *, seconds: float) -> StalledError:
+    """The error of a wait that has passed the run's limit."""
+    return StalledError(f"waited {seconds:g} s (run.stall_seconds) for {what}")

@@ -105,6 +105,8 @@ class GroupRunner:
         return await self._limited(engine.generate(request), "the rollouts", group)
 
     async def _score(self, group: AdmittedGroup, rollouts: Sequence[Rollout]) -> ScoredGroup:
+        others = [name for name, scorer in (("teacher", self._teacher), ("reference", self._reference)) if scorer is not None]
+        self._buffer.advance(group.group_id, waits_for=" and ".join(["rewards", *others]))
         rewards, (teacher, reference) = await gather_both(
             self._limited(self._rewards.score(group.prompt, rollouts), "the rewards", group),
             gather_both(
@@ -160,9 +162,9 @@ class GroupRunner:
         if self._without_signal_in_a_row >= self._rules.max_groups_without_signal:
             raise RewardError(
                 f"{self._without_signal_in_a_row} groups in a row (algorithm.max_groups_without_signal) had rewards that tell none of "
-                f"their rollouts apart, the last one {[reward.total for reward in scored.rewards]}; dynamic sampling finds nothing to "
-                "learn from: take easier or harder prompts, more rollouts a prompt (algorithm.num_generations), or a reward with more "
-                "values"
+                f"their rollouts apart, the last one {[reward.total for reward in scored.rewards]} with {_num_cut_off(scored)} completions "
+                "cut off at sampling.max_completion_length; dynamic sampling finds nothing to learn from: take easier or harder prompts, "
+                "more rollouts a prompt (algorithm.num_generations), a reward with more values, or longer completions"
             )
 
     def _discard_failed(self, scored: ScoredGroup) -> None:
@@ -181,6 +183,10 @@ def request_seed(seed: int, purpose: str, prompt: Prompt) -> int:
     """A 63-bit seed for one prompt's rollouts: the same in every run with the same `run.seed`, whatever the order."""
     name = f"{seed}/{purpose}/{prompt.epoch}/{prompt.row}".encode()
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) >> 1
+
+
+def _num_cut_off(scored: ScoredGroup) -> int:
+    return sum(rollout.finish_reason == "length" for rollout in scored.rollouts)
 
 
 def _first_error(rewards: Sequence[RolloutReward]) -> str | None:
