@@ -1,3 +1,4 @@
+import copy
 import json
 from pathlib import Path
 
@@ -5,9 +6,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_tokenizers import CHAT_TEMPLATE, IDS, ids_of, word_tokenizer
+from training.policies import SIZES, row
 from transformers import (
     BertConfig,
     BertForMaskedLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -18,6 +22,9 @@ from transformers import (
 
 from headrace.errors import ModelError
 from headrace.launch.model_loading import auto_dtype, load_policy, load_tokenizer, max_sequence_length, stop_token_ids
+from headrace.rollout.decoder import Decoder
+from headrace.rollout.step import DecodedToken, PromptPlace, Segment
+from headrace.training.policy_model import PolicyModel
 
 LLAMA = LlamaConfig(
     vocab_size=len(IDS),
@@ -64,6 +71,37 @@ def test_a_policy_computes_the_same_in_training_mode(llama_folder, tmp_path):
         policy = load_policy(folder, dtype=torch.float32)
         ids = torch.tensor([ids_of("what is one plus two ?")])
         assert torch.equal(policy.train()(ids).logits, policy.eval()(ids).logits)
+
+
+def test_attention_that_torch_has_no_kernel_for_is_the_same_in_engine_and_trainer(tmp_path):
+    """Gemma 2 caps its scores, here so low that without the cap all would be different."""
+    torch.manual_seed(0)
+    settings = SIZES | {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
+    plain = Gemma2ForCausalLM(Gemma2Config(**settings, attn_logit_softcapping=0.5)).eval()
+    plain.save_pretrained(tmp_path)
+    asked = row(9, (6,), seed=0)
+    tokens = [*asked.prompt_ids, *asked.samples[0].completion_ids.tolist()]
+    logits = plain(input_ids=torch.tensor([tokens])).logits[0].detach()
+
+    policy = load_policy(tmp_path, dtype=torch.float32)
+    engine = Decoder(copy.deepcopy(policy), num_places=1)
+    prompt = PromptPlace(slot=0, length=8)
+    with torch.inference_mode():
+        engine.compute([], [Segment(prompt=prompt, place=None, start=0, tokens=tokens[:8])])
+        engine.compute([], [Segment(prompt=prompt, place=0, start=8, tokens=tokens[8:-1])])
+        found = engine.compute([DecodedToken(place=0, prompt=prompt, position=14, token=tokens[14])], [])
+    torch.testing.assert_close(found, logits[-1:], atol=1e-5, rtol=1e-5)
+
+    trainer = PolicyModel(policy, temperature=1.0, autocast_dtype=None, token_budget=64)
+    (rows,) = trainer.passes([asked])
+    expected = logits[8:-1].log_softmax(-1).gather(1, torch.tensor(tokens[9:])[:, None])[:, 0]
+    torch.testing.assert_close(trainer.score(rows).logprobs, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_an_attention_kernel_that_the_folder_names_is_not_asked_for(llama_folder):
+    settings = json.loads((llama_folder / "config.json").read_text())
+    (llama_folder / "config.json").write_text(json.dumps({**settings, "attn_implementation": "flash_attention_2"}))
+    assert load_policy(llama_folder, dtype=torch.float32).config._attn_implementation == "sdpa"
 
 
 def test_every_declared_stop_token_counts(llama_folder):

@@ -39,15 +39,15 @@ def load_tokenizer(path: Path | str, *, chat_template: str | None = None) -> Pre
     return tokenizer
 
 
-def load_policy(path: Path | str, *, dtype: torch.dtype, attn_implementation: str = "sdpa") -> PreTrainedModel:
+def load_policy(path: Path | str, *, dtype: torch.dtype) -> PreTrainedModel:
     """Load a causal language model, in evaluation mode.
 
     Dropout is switched off in its configuration: with it, the trainer's log-probabilities would differ from the engine's in every pass.
+    Attention is torch's fused one where the architecture allows it, else the model's own (Gemma 2 caps its scores).
 
     Args:
         path: Model folder or hub name.
         dtype: Type of the parameters.
-        attn_implementation: transformers' name of the attention kernel.
 
     Raises:
         ModelError: It cannot be loaded, is no causal language model, or lacks some of its weights.
@@ -57,8 +57,9 @@ def load_policy(path: Path | str, *, dtype: torch.dtype, attn_implementation: st
     _check_is_causal_decoder(config, path)
     _switch_off_dropout(config)
     with _told_in_one_line(path, "the model"):
+        # Without the argument, attention would be what the folder's configuration names, for instance a kernel that is not installed.
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            path, config=config, dtype=dtype, attn_implementation=attn_implementation, output_loading_info=True
+            path, config=config, dtype=dtype, attn_implementation=None, output_loading_info=True
         )
     model, report = loaded
     if report["missing_keys"]:
