@@ -25,7 +25,10 @@ def base_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     model.mkdir()
     sizes = {"num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 16, "num_attention_heads": 2}
     (model / "config.json").write_text(json.dumps(sizes))
-    header = json.dumps({"w": {"dtype": "F32", "shape": [10], "data_offsets": [0, 40]}}).encode()
+    tensors = {"norm.weight": ([6], [0, 24]), "layers.0.q_proj.weight": ([2, 2], [24, 40])}
+    header = json.dumps(
+        {name: {"dtype": "F32", "shape": shape, "data_offsets": offsets} for name, (shape, offsets) in tensors.items()}
+    ).encode()
     (model / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(40))
     return tmp_path
 
@@ -71,9 +74,14 @@ def test_generated_problems_are_counted_without_generating_them(base_folder: Pat
         ("data.prompt_column=question", "the data set has no column 'question'"),
         ("data.held_out=20", "data.held_out = 20 leaves nothing to train on"),
         ("model.name_or_path=nothing", "there is no model 'nothing'"),
-        ("rewards.functions=[{type='python', function='none.py:score'}]", "there is no file 'none.py'"),
+        ("lora.target_modules=['query']", "lora.target_modules: query names no linear layer of the model"),
+        ("rewards.functions=[{type='python', function='none.py:score'}]", "rewards.functions: there is no file 'none.py'"),
         ("algorithm.advantage={type='python', function='none.py:f'}", "algorithm.advantage.function: there is no file 'none.py'"),
         ("algorithm.surrogate={type='python', function='none.py:f'}", "algorithm.surrogate.function: there is no file 'none.py'"),
+        (
+            "shadow.algorithms=[{name='grpo', label='mine', surrogate={type='python', function='none.py:f'}}]",
+            "algorithm.surrogate.function: there is no file 'none.py'",
+        ),
         ("data.source={type='python', function='none.py:rows'}", "data.source.function: there is no file 'none.py'"),
         (
             "rewards.functions=[{type='exact_number', answer_column='solution'}]",
@@ -86,6 +94,18 @@ def test_what_is_missing_is_named(base_folder: Path, override: str, message: str
     with pytest.raises(UserError) as caught:
         check_recipe(recipe(base_folder, override), base_folder=base_folder)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (["algorithm.name=distill", "teacher.type=local", "teacher.name_or_path=./nowhere"], "teacher.name_or_path"),
+        (["algorithm.name=ppo", "algorithm.critic.name_or_path=./nowhere"], "algorithm.critic.name_or_path"),
+    ],
+)
+def test_a_missing_model_is_told_with_the_key_that_names_it(base_folder: Path, overrides: list[str], key: str) -> None:
+    with pytest.raises(UserError, match=rf"there is no model '\./nowhere'.*; set {key} to a Hugging Face model folder"):
+        check_recipe(recipe(base_folder, *overrides), base_folder=base_folder)
 
 
 def test_a_cut_off_model_is_found(base_folder: Path) -> None:

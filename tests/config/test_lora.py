@@ -2,7 +2,7 @@ import pytest
 from config.recipes import recipe_with
 
 from headrace.config.loading import parse_recipe
-from headrace.config.lora import LoraSection, count_adapter_parameters
+from headrace.config.lora import LoraSection, check_targets, count_adapter_parameters, linear_layers
 from headrace.config.model_facts import ModelFacts
 from headrace.config.plan import make_plan
 from headrace.errors import RecipeError
@@ -36,6 +36,22 @@ def test_without_the_section_all_weights_learn() -> None:
 )
 def test_parameters_by_hand(targets: str | list[str], features: int) -> None:
     assert count_adapter_parameters(LoraSection(rank=3, target_modules=targets), MODEL) == 3 * features
+
+
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj"], ["mlp.up_proj"], ["model.layers.0.self_attn.q_proj"]])
+def test_names_of_linear_layers_are_fine(targets: str | list[str]) -> None:
+    check_targets(LoraSection(target_modules=targets), linear_layers(MODEL))
+
+
+@pytest.mark.parametrize("target", ["query", "lm_head", "embed_tokens", "proj", "attn.q_proj"])
+def test_a_name_that_is_no_layers_is_refused_with_those_that_are(target: str) -> None:
+    with pytest.raises(RecipeError, match=rf"target_modules: {target} names no linear layer .* among these: q_proj, up_proj, v_proj$"):
+        check_targets(LoraSection(target_modules=["q_proj", target]), linear_layers(MODEL))
+
+
+def test_a_model_without_linear_layers_is_refused() -> None:
+    with pytest.raises(RecipeError, match=r"target_modules: all-linear names no linear layer .* among these: none"):
+        check_targets(LoraSection(), [])
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,16 @@ def test_an_unknown_model_is_refused_with_what_there_is(name, words):
         resolve(name)
 
 
+def test_the_message_names_the_key_that_was_set(tmp_path):
+    with pytest.raises(ModelError, match=r"no such folder, .*set teacher\.name_or_path to a Hugging Face model folder"):
+        resolve("./no/such", key="teacher.name_or_path")
+    with pytest.raises(ModelError, match=r"no config\.json; set teacher\.name_or_path to"):
+        resolve(str(tmp_path), key="teacher.name_or_path")
+    (tmp_path / "adapter_config.json").touch()
+    with pytest.raises(ModelError, match=r"is an adapter, .*set algorithm\.critic\.name_or_path to OUT"):
+        resolve(str(tmp_path), key="algorithm.critic.name_or_path")
+
+
 def test_a_folder_without_config_is_not_a_model(model_folder):
     (model_folder / "config.json").unlink()
     assert "no config.json" in refusal(model_folder)

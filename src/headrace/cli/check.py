@@ -6,6 +6,7 @@ from pathlib import Path
 
 from headrace.config.algorithm import PythonAdvantage, PythonSurrogate
 from headrace.config.data import FileSource, PythonSource, ReasoningGymSource
+from headrace.config.lora import check_targets, linear_layers
 from headrace.config.model_facts import ModelFacts, read_model_facts
 from headrace.config.plan import Plan, make_plan
 from headrace.config.python_functions import import_function
@@ -16,7 +17,7 @@ from headrace.data.prompt_text import prompt_texts
 from headrace.data.rows import Row
 from headrace.data.sources import load_rows
 from headrace.errors import DataError, RecipeError
-from headrace.launch.model_store import check_folder, describe_models, resolve
+from headrace.launch.model_store import MODEL_KEY, check_folder, describe_models, resolve
 from headrace.rewards.building import build_reward_functions, check_rewards
 
 LARGEST_FILE_TO_READ = 50 * 2**20
@@ -40,6 +41,8 @@ def check_recipe(recipe: Recipe, *, base_folder: Path) -> tuple[Plan, list[str]]
     _check_packages(recipe)
     _check_functions(recipe, base_folder)
     model, notes = _find_model(recipe.model.name_or_path)
+    if recipe.lora is not None and model is not None:
+        check_targets(recipe.lora, linear_layers(model))
     teacher, teacher_notes = _find_teacher(recipe)
     critic, critic_notes = _find_critic(recipe)
     notes += teacher_notes + critic_notes
@@ -103,7 +106,7 @@ def _find_teacher(recipe: Recipe) -> tuple[ModelFacts | None, list[str]]:
         case LocalTeacher(name_or_path=name) if (Path(name).expanduser() / "adapter_config.json").is_file():
             return None, [f"the teacher {name!r} is an adapter, whose base is looked for when training starts"]
         case LocalTeacher(name_or_path=name):
-            return _find_model(name)
+            return _find_model(name, key="teacher.name_or_path")
         case ServerTeacher() as server:
             server.api_key()
             return None, [f"the teacher at {server.url} is asked when training starts, not now"]
@@ -114,10 +117,12 @@ def _find_teacher(recipe: Recipe) -> tuple[ModelFacts | None, list[str]]:
 def _find_critic(recipe: Recipe) -> tuple[ModelFacts | None, list[str]]:
     """The sizes of the model that a critic has for itself."""
     critic = recipe.algorithm.critic
-    return (None, []) if critic is None or critic.name_or_path is None else _find_model(critic.name_or_path)
+    if critic is None or critic.name_or_path is None:
+        return None, []
+    return _find_model(critic.name_or_path, key="algorithm.critic.name_or_path")
 
 
-def _find_model(name: str) -> tuple[ModelFacts | None, list[str]]:
+def _find_model(name: str, *, key: str = MODEL_KEY) -> tuple[ModelFacts | None, list[str]]:
     """A model's sizes when it is on this machine, and what to know when it is not.
 
     Raises:
@@ -125,14 +130,14 @@ def _find_model(name: str) -> tuple[ModelFacts | None, list[str]]:
     """
     packaged = {model.name: model for model in describe_models()}.get(name)
     if packaged is None or Path(name).expanduser().is_dir():
-        folder = resolve(name)
+        folder = resolve(name, key=key)
     elif packaged.folder is None:
         return None, [
             f"model {name} is fetched when training starts ({packaged.download_megabytes} MB); headrace models {name} does it now"
         ]
     else:
         folder = packaged.folder
-        check_folder(folder)
+        check_folder(folder, key=key)
     if isinstance(folder, str):
         return None, [f"model {name!r} is taken from the Hugging Face hub, which was not asked"]
     return read_model_facts(folder), []

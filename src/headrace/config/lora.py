@@ -1,11 +1,13 @@
 """`[lora]`: a low-rank adapter is trained instead of all weights."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from headrace.config.base import Section
 from headrace.config.model_facts import ModelFacts
+from headrace.errors import RecipeError
 
 _NOT_LINEAR = ("embed", "wte", "wpe", "lm_head")
 """Parts of names of matrices that "all-linear" leaves out: embeddings and the output layer."""
@@ -29,11 +31,30 @@ class LoraSection(Section):
 
 def count_adapter_parameters(lora: LoraSection, model: ModelFacts) -> int:
     """Numbers in A [rank, in features] and B [out features, rank] of every chosen layer."""
-    shapes = (shape for name, shape in model.matrices.items() if _is_target(lora, name))
-    return sum(lora.rank * sum(shape) for shape in shapes)
+    chosen = [layer for layer in linear_layers(model) if lora.target_modules == "all-linear" or _is_one_of(layer, lora.target_modules)]
+    return sum(lora.rank * sum(model.matrices[layer]) for layer in chosen)
 
 
-def _is_target(lora: LoraSection, layer: str) -> bool:
-    if lora.target_modules == "all-linear":
-        return not any(part in layer for part in _NOT_LINEAR)
-    return any(layer == name or layer.endswith(f".{name}") for name in lora.target_modules)
+def linear_layers(model: ModelFacts) -> list[str]:
+    """Names of all linear layers but the output layer."""
+    return [name for name in model.matrices if not any(part in name for part in _NOT_LINEAR)]
+
+
+def check_targets(lora: LoraSection, layers: Sequence[str]) -> None:
+    """Compare `target_modules` with the names of a model's linear layers, the output layer left out.
+
+    Raises:
+        RecipeError: One of them is no linear layer's, or there is no such layer at all.
+    """
+    targets = [] if lora.target_modules == "all-linear" else lora.target_modules
+    unknown = [target for target in targets if not any(_is_one_of(layer, [target]) for layer in layers)]
+    if unknown or not layers:
+        known = ", ".join(sorted({layer.rpartition(".")[2] for layer in layers})) or "none"
+        raise RecipeError(
+            f"lora.target_modules: {', '.join(unknown) or 'all-linear'} names no linear layer of the model, and only these can have an "
+            f"adapter (the output layer cannot); set it to 'all-linear' or names among these: {known}"
+        )
+
+
+def _is_one_of(layer: str, names: Sequence[str]) -> bool:
+    return any(layer == name or layer.endswith(f".{name}") for name in names)

