@@ -14,8 +14,10 @@ from tiny_runs import make_inputs, parameters, tiny_recipe
 from training.policies import relative_gap
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from headrace.config.model_facts import read_model_facts
 from headrace.errors import ModelError, RecipeError
 from headrace.launch.adapters import load_adapter, merge_adapter
+from headrace.launch.export import export
 from headrace.launch.model_loading import load_policy
 from headrace.launch.run import RunResult, train
 
@@ -110,6 +112,10 @@ def test_a_snapshot_of_the_policy_is_taken_every_so_many_steps_and_survives_a_re
     distances = [abs(row["distillation/reverse_kl"]) for row in metrics(whole)]
     assert max(distances[0], distances[4], distances[8]) < 1e-5  # The snapshot is the policy that sampled.
     assert min(max(distances[1:4]), max(distances[5:8])) > 1e-4
+
+    export(whole.folder / "checkpoint-6", tmp_path / "exported")
+    assert {file.name for file in (tmp_path / "exported").iterdir()} == {file.name for file in whole.model_folder.iterdir()}
+    assert read_model_facts(whole.folder / "checkpoint-6") == read_model_facts(whole.model_folder)
 
     parts = tmp_path / "parts"
     shutil.copytree(whole.folder, parts)

@@ -11,13 +11,14 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from headrace.cli.main import main
 from headrace.config.lora import LoraSection
-from headrace.errors import HeadraceError, ModelError, RecipeError, RunFolderError
+from headrace.errors import ModelError, RecipeError, RunFolderError
 from headrace.launch.adapters import add_adapter, base_of_adapter, is_adapter_folder, load_adapter, merge_adapter
 from headrace.launch.export import export
 from headrace.launch.inputs import check_inputs, inputs_of_recipe
 from headrace.launch.policy import load_policy_and_prompts
 from headrace.training.adapter import WEIGHTS_FILE, learning_parameters
 from headrace.training.checkpoint import save_policy
+from headrace.training.snapshot_scorer import SNAPSHOT_FILE
 
 IDS = torch.tensor([[3, 9, 1, 4]])
 LORA = LoraSection(rank=2, alpha=3)
@@ -172,23 +173,29 @@ def test_an_exported_adapter_is_a_whole_model(base: Path, tmp_path: Path) -> Non
 
 
 def test_an_exported_checkpoint_of_all_weights_is_a_copy_without_the_runs_state(base: Path, tmp_path: Path) -> None:
-    (base / "optimizer.pt").touch()
+    of_the_run = {"optimizer.pt", SNAPSHOT_FILE}
+    for name in of_the_run:
+        (base / name).touch()
     export(base, tmp_path / "out")
-    assert {file.name for file in (tmp_path / "out").iterdir()} == {file.name for file in base.iterdir()} - {"optimizer.pt"}
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {file.name for file in base.iterdir()} - of_the_run
 
 
-@pytest.mark.parametrize(
-    ("source", "message"), [("run", "the run has not finished"), ("absent", "is not a model folder"), ("model", "out exists already")]
-)
-def test_what_cannot_be_exported(source: str, message: str, base: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("source", "message"), [("run", "the run has not finished"), ("absent", "is not a model folder")])
+def test_what_cannot_be_exported(source: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.toml").write_text("[model]\nname_or_path = 'a'\n")
-    if source == "model":
-        (tmp_path / "out").mkdir()
-        (tmp_path / "out" / "file").touch()
-    with pytest.raises(HeadraceError, match=message) as caught:
+    with pytest.raises(ModelError, match=message):
         export(tmp_path / source, tmp_path / "out")
-    assert isinstance(caught.value, RunFolderError if source == "model" else ModelError)
+
+
+@pytest.mark.parametrize("what", ["a file", "a folder with a file"])
+def test_what_is_there_is_not_overwritten(what: str, base: Path, tmp_path: Path) -> None:
+    file = tmp_path / "out" if what == "a file" else tmp_path / "out" / "notes.txt"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("mine")
+    with pytest.raises(RunFolderError, match="out exists already, and exporting would overwrite it; choose another folder"):
+        export(base, tmp_path / "out")
+    assert file.read_text() == "mine"
 
 
 def test_the_command(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

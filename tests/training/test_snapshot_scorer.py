@@ -78,6 +78,19 @@ def test_only_weights_that_change_are_saved(tmp_path: Path) -> None:
         assert bool((saved.get_tensor("model.norm.weight") == 0.5).all())
 
 
+def test_no_loader_takes_the_snapshot_for_weights_of_the_model_beside_it(tmp_path: Path) -> None:
+    """Some take every file of an ending, also in folders below."""
+
+    async def scenario() -> None:
+        made = scorer(policy())
+        await made.take_snapshot(1, weights_of(policy()))
+        made.save(tmp_path)
+        await made.close()
+
+    asyncio.run(scenario())
+    assert not {file.suffix for file in tmp_path.rglob("*")} & {".safetensors", ".bin", ".pt", ".pth", ".gguf"}
+
+
 @pytest.mark.parametrize("damage", ["missing", "cut off", "another model's"])
 def test_a_checkpoint_without_a_readable_snapshot_is_refused(tmp_path: Path, damage: str) -> None:
     async def scenario() -> None:

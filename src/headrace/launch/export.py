@@ -13,8 +13,9 @@ from headrace.launch.model_store import check_folder
 from headrace.launch.run_folder import RunFolder
 from headrace.telemetry.run_files import disk_errors
 from headrace.training.checkpoint import CRITIC_FILE, OPTIMIZER_FILE, RANDOM_FILE, STATE_FILE, save_policy
+from headrace.training.snapshot_scorer import SNAPSHOT_FILE
 
-_OF_A_RUN = (CRITIC_FILE, OPTIMIZER_FILE, RANDOM_FILE, STATE_FILE, "run_state.json", "manifest.json")
+_OF_A_RUN = (CRITIC_FILE, OPTIMIZER_FILE, RANDOM_FILE, SNAPSHOT_FILE, STATE_FILE, "run_state.json", "manifest.json")
 """Files of a checkpoint that are of no use to a model."""
 
 
@@ -31,7 +32,7 @@ def export(source: Path, target: Path) -> None:
         RunFolderError: The target exists, or cannot be written.
         ModelError: There is no model at the source.
     """
-    if target.exists() and any(target.iterdir()):
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RunFolderError(f"{target} exists already, and exporting would overwrite it; choose another folder")
     run = RunFolder(source)
     folder = _trained_model(run) if run.recipe.is_file() else source

@@ -14,7 +14,8 @@ from headrace.training.frozen_policy import FrozenPolicy
 from headrace.training.local_scorer import timed_logprobs
 from headrace.types import Rollout, RolloutLogprobs
 
-SNAPSHOT_FILE = "teacher.safetensors"
+SNAPSHOT_FILE = "teacher.snapshot"
+"""In the safetensors format, but without an ending of weights: a checkpoint is a model folder, and some loaders take all that look so."""
 
 
 class SnapshotScorer:
