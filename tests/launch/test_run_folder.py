@@ -4,6 +4,7 @@ import pytest
 from tiny_runs import tiny_recipe
 
 from headrace.config.loading import load_recipe
+from headrace.config.recipe import Recipe
 from headrace.errors import CheckpointError, DataError, RunFolderError
 from headrace.launch.run_folder import RunFolder
 
@@ -31,7 +32,12 @@ def test_a_folder_with_files_is_refused_and_an_empty_one_is_not(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "sections",
-    [{"training": {"max_steps": 50}}, {"engine": {"max_concurrent_sequences": 2}}, {"evaluation": {"temperature": 1.0}}],
+    [
+        {"training": {"max_steps": 50}},
+        {"engine": {"max_concurrent_sequences": 2}},
+        {"evaluation": {"temperature": 1.0}},
+        {"algorithm": {"max_groups_without_signal": 9}},
+    ],
 )
 def test_what_does_not_change_the_run_may_change(tmp_path: Path, sections: dict[str, dict[str, object]]) -> None:
     folder = RunFolder(tmp_path / "run")
@@ -41,6 +47,22 @@ def test_what_does_not_change_the_run_may_change(tmp_path: Path, sections: dict[
     with folder.opened(changed, resume=True):
         pass
     assert load_recipe(folder.recipe) == changed
+
+
+def test_a_teacher_may_be_found_elsewhere_but_be_no_other(tmp_path: Path) -> None:
+    def taught(**keys: object) -> Recipe:
+        teacher = {"type": "server", "url": "http://a/v1", "model": "large"}
+        return tiny_recipe(tmp_path, algorithm={"distillation_coefficient": 1.0}, teacher=teacher | keys)
+
+    folder = RunFolder(tmp_path / "run")
+    with folder.opened(taught(), resume=False):
+        pass
+    moved = taught(url="https://b/v1", api_key_env="KEY", timeout_seconds=5.0, max_attempts=9, max_concurrent_requests=2)
+    with folder.opened(moved, resume=True):
+        pass
+    other = taught(model="small")
+    with pytest.raises(CheckpointError, match=r"teacher.model: large there, small here"), folder.opened(other, resume=True):
+        pass
 
 
 @pytest.mark.parametrize(
