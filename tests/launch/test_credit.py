@@ -169,19 +169,19 @@ def test_what_a_users_function_may_not_return(tmp_path: Path, name: str) -> None
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("missing", "mine.py has no function 'missing'"), ("not_callable", "mine.py has no function 'not_callable'")],
+    [("missing", "mine.py has no function 'missing'"), ("not_callable", r"mine.py has as 'not_callable' 3, which cannot be called")],
 )
 def test_functions_that_cannot_be_imported(tmp_path: Path, name: str, message: str) -> None:
-    with pytest.raises(RecipeError, match=f"algorithm.advantage.function = 'mine.py:{name}': {message}"):
+    with pytest.raises(RecipeError, match=f"algorithm.advantage.function: .*{message}"):
         credit_of(tmp_path, advantage=user_function(tmp_path, name))
-    with pytest.raises(RecipeError, match=f"algorithm.surrogate.function = 'mine.py:{name}': {message}"):
+    with pytest.raises(RecipeError, match=f"algorithm.surrogate.function: .*{message}"):
         user_surrogate(tiny_recipe(tmp_path, algorithm={"surrogate": user_function(tmp_path, name)}).algorithm, base_folder=tmp_path)
 
 
 def test_files_and_modules_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"algorithm.advantage.function: there is no file 'none.py' in "):
+    with pytest.raises(RecipeError, match=r"algorithm.advantage.function: there is no file 'none.py'; looked at "):
         credit_of(tmp_path, advantage={"type": "python", "function": "none.py:f"})
-    with pytest.raises(RecipeError, match=r"algorithm.advantage.function: module 'no_such_module' cannot be imported"):
+    with pytest.raises(RecipeError, match=r"algorithm.advantage.function: no_such_module:f cannot be imported: ModuleNotFound"):
         credit_of(tmp_path, advantage={"type": "python", "function": "no_such_module:f"})
 
 

@@ -2,10 +2,11 @@ import functools
 import sys
 
 import pytest
+from config.recipes import recipe_with
 
 from headrace.config.rewards import ExactNumber, MathVerify, PythonReward, ReasoningGym
-from headrace.errors import RewardError
-from headrace.rewards.building import build_reward_functions, wrap_reward_functions
+from headrace.errors import RecipeError, RewardError
+from headrace.rewards.building import build_reward_functions, check_rewards, wrap_reward_functions
 
 
 @pytest.fixture(autouse=True)
@@ -42,12 +43,12 @@ def test_python_rewards_beside_the_recipe_and_in_the_current_folder(tmp_path, mo
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("rewards.py:f", r"no file 'rewards.py' with reward functions; looked at .*rewards.py and "),
+        ("rewards.py:f", r"rewards.functions: there is no file 'rewards.py'; looked at .*rewards.py and "),
         ("no_such_module:f", "ModuleNotFoundError"),
     ],
 )
 def test_python_reward_that_cannot_be_found(tmp_path, function, message):
-    with pytest.raises(RewardError, match=message):
+    with pytest.raises(RecipeError, match=message):
         build_reward_functions([PythonReward(function=function)], base_folder=tmp_path)
 
 
@@ -85,3 +86,10 @@ def test_wrong_arguments_are_refused():
         wrap_reward_functions(["accuracy"])
     with pytest.raises(RewardError, match="1 reward weights for 2 reward functions"):
         wrap_reward_functions([print, print], [1.0])
+
+
+def test_shadows_that_learn_from_rewards_are_refused_where_there_are_none():
+    distilled = {"algorithm": {"name": "distill"}, "teacher": {"type": "local", "name_or_path": "t"}, "rewards": {"functions": []}}
+    check_rewards(recipe_with(**distilled, shadow={"algorithms": ["distill"]}))
+    with pytest.raises(RecipeError, match=r"shadow\.algorithms: grpo, rloo would learn from rewards, but rewards\.functions is empty"):
+        check_rewards(recipe_with(**distilled, shadow={"algorithms": ["grpo", "distill", "rloo"]}))

@@ -9,7 +9,6 @@ from headrace.config.data import FileSource, PythonSource, ReasoningGymSource
 from headrace.config.lora import check_targets, linear_layers
 from headrace.config.model_facts import ModelFacts, read_model_facts
 from headrace.config.plan import Plan, make_plan
-from headrace.config.python_functions import import_function
 from headrace.config.recipe import Recipe
 from headrace.config.rewards import ExactNumber, MathVerify, PythonReward
 from headrace.config.teacher import LocalTeacher, ServerTeacher
@@ -18,6 +17,7 @@ from headrace.data.rows import Row
 from headrace.data.sources import load_rows
 from headrace.errors import DataError, RecipeError
 from headrace.launch.model_store import MODEL_KEY, check_folder, describe_models, resolve
+from headrace.python_functions import import_function
 from headrace.rewards.building import build_reward_functions, check_rewards
 
 LARGEST_FILE_TO_READ = 50 * 2**20
@@ -86,9 +86,10 @@ def _packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
 def _check_functions(recipe: Recipe, base_folder: Path) -> None:
     """Import the functions of the user's own, which costs what their modules import; a data source is only looked for."""
     build_reward_functions([spec for spec in recipe.rewards.functions if isinstance(spec, PythonReward)], base_folder=base_folder)
-    for key, part in (("advantage", recipe.algorithm.advantage), ("surrogate", recipe.algorithm.surrogate)):
-        if isinstance(part, PythonAdvantage | PythonSurrogate):
-            import_function(part.function, key=f"algorithm.{key}.function", base_folder=base_folder)
+    for algorithm in (recipe.algorithm, *recipe.shadow_algorithms.values()):
+        for key, part in (("advantage", algorithm.advantage), ("surrogate", algorithm.surrogate)):
+            if isinstance(part, PythonAdvantage | PythonSurrogate):
+                import_function(part.function, key=f"algorithm.{key}.function", base_folder=base_folder)
     if isinstance(recipe.data.source, PythonSource):
         file = recipe.data.source.function.rpartition(":")[0]
         if file.endswith(".py") and _file_at(file, base_folder) is None:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from headrace.config.python_functions import import_function
 from headrace.data.rows import Row, rows_from_iterable
+from headrace.python_functions import import_function
 
 
 def load_python(function: str, *, base_folder: Path) -> list[Row]:

@@ -33,10 +33,10 @@ from headrace.algorithms.token_advantages import (
 )
 from headrace.config import algorithm as parts
 from headrace.config.algorithm import AlgorithmSection
-from headrace.config.python_functions import import_function
 from headrace.config.recipe import Recipe
 from headrace.controller.rollouts import GroupRules
 from headrace.errors import RewardError
+from headrace.python_functions import import_function
 from headrace.types import Floats
 
 GroupRewards = Sequence[Sequence[float | None]]
@@ -132,7 +132,12 @@ def _without_lengths(advantages_of: Callable[[GroupRewards], list[Advantages]]) 
 
 def _checked(function: Callable[..., object], name: str, rewards: GroupRewards, lengths: Lengths) -> Sequence[Advantages]:
     """What a user's function returned, if it has the shape of what it got."""
-    found = function(rewards, lengths)
+    try:
+        found = function(rewards, lengths)
+    except Exception as error:  # it is the user's
+        raise RewardError(
+            f"algorithm.advantage.function = {name!r} failed for rewards {list(rewards)!r:.200}: {type(error).__name__}: {error}"
+        ) from error
     fits = isinstance(found, Sequence) and [_shape(group) for group in found] == [_shape(group) for group in rewards]
     if not fits:
         raise RewardError(

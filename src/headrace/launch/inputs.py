@@ -15,6 +15,7 @@ from headrace.errors import RecipeError
 from headrace.launch.adapters import check_peft
 from headrace.launch.credit import make_credit, user_surrogate
 from headrace.launch.shadow import ShadowInputs, shadow_inputs
+from headrace.launch.user_functions import try_out
 from headrace.rewards.building import build_reward_functions, check_rewards, wrap_reward_functions
 from headrace.rewards.functions import RewardFunction
 from headrace.rewards.rehearsal import rehearse
@@ -66,13 +67,16 @@ def inputs_from_python(
 
 
 def check_inputs(inputs: Inputs, recipe: Recipe) -> None:
-    """Check the prompts as far as possible without a tokenizer, call the rewards on the first one, and look for peft where it is needed.
+    """Check the prompts as far as possible without a tokenizer, call the user's functions, and look for peft where it is needed.
 
     Raises:
         UserError: Whatever would break the run later.
     """
     if recipe.lora is not None:
         check_peft("[lora]")
+    try_out(recipe.algorithm, inputs.credit, inputs.token_losses)
+    for label, algorithm in recipe.shadow_algorithms.items():
+        try_out(algorithm, inputs.shadows.credits[label], inputs.shadows.token_losses[label])
     texts = prompt_texts(inputs.rows, recipe.data)
     first = Prompt(row=0, epoch=0, token_ids=(), text=texts[0], columns=other_columns(inputs.rows[0], recipe.data))
     asyncio.run(_rehearse(reward_service(inputs, recipe), first))

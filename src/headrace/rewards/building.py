@@ -9,21 +9,29 @@ from typing import Any
 from headrace.config.recipe import Recipe
 from headrace.config.rewards import ExactNumber, MathVerify, PythonReward, ReasoningGym, RewardFunctionSpec
 from headrace.errors import RecipeError, RewardError
+from headrace.python_functions import import_function
 from headrace.rewards.exact_number import ExactNumberReward
 from headrace.rewards.functions import RewardFunction
-from headrace.rewards.loading import ImportedFunction
 
 
 def check_rewards(recipe: Recipe) -> None:
-    """Make sure that there are rewards where the algorithm learns from them.
+    """Make sure that there are rewards where the algorithm, or one that it is compared with, learns from them.
 
     Raises:
         RecipeError: There are none.
     """
-    if not recipe.rewards.functions and recipe.algorithm.learns_from_rewards:
+    if recipe.rewards.functions:
+        return
+    if recipe.algorithm.learns_from_rewards:
         raise RecipeError(
             "rewards.functions is empty, so nothing could be learned; add for instance [[rewards.functions]] type = 'exact_number', or "
             "learn from a teacher alone (algorithm.name = 'distill')"
+        )
+    idle = [label for label, algorithm in recipe.shadow_algorithms.items() if algorithm.learns_from_rewards]
+    if idle:
+        raise RecipeError(
+            f"shadow.algorithms: {', '.join(idle)} would learn from rewards, but rewards.functions is empty, so there is nothing to "
+            "compare; add a reward function, or leave them out"
         )
 
 
@@ -35,7 +43,8 @@ def build_reward_functions(specs: Sequence[RewardFunctionSpec], *, base_folder: 
         base_folder: The recipe's folder: files and modules are looked up there first, then where the command runs.
 
     Raises:
-        RewardError: A function cannot be imported, or its library is not installed.
+        RecipeError: A function cannot be imported.
+        RewardError: Its library is not installed.
     """
     callables = [_callable_of(spec, base_folder) for spec in specs]
     return _named([(name, spec.weight, call) for (name, call), spec in zip(callables, specs, strict=True)])
@@ -86,7 +95,8 @@ def _callable_of(spec: RewardFunctionSpec, base_folder: Path) -> tuple[str, Call
             module = _needs("headrace.rewards.reasoning_gym", package="reasoning-gym", extra="gym")
             return spec.type, module.ReasoningGymReward()
         case PythonReward():
-            return _import(spec.function, base_folder)
+            function = import_function(spec.function, key="rewards.functions", base_folder=base_folder)
+            return spec.function.rpartition(":")[2], function
 
 
 def _needs(module: str, *, package: str, extra: str) -> Any:
@@ -96,22 +106,3 @@ def _needs(module: str, *, package: str, extra: str) -> Any:
         raise RewardError(
             f"rewards of type {module.rpartition('.')[2]!r} need the package {package} ({error}); run: pip install 'headrace[{extra}]'"
         ) from error
-
-
-def _import(function: str, base_folder: Path) -> tuple[str, Callable[..., Any]]:
-    module, _, name = function.partition(":")
-    base_folder = base_folder.resolve()
-    folders = (base_folder, Path.cwd())
-    if module.endswith(".py"):
-        file = _existing_file(module, folders)
-        module, folders = str(file), (file.parent, *folders)
-    return name, ImportedFunction(module, name, import_folders=tuple(map(str, folders)))
-
-
-def _existing_file(path: str, folders: Sequence[Path]) -> Path:
-    candidates = [folder / path for folder in folders]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate.resolve()
-    looked_at = " and ".join(sorted({str(candidate) for candidate in candidates}))
-    raise RewardError(f"there is no file {path!r} with reward functions; looked at {looked_at}")

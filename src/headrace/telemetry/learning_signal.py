@@ -42,7 +42,7 @@ class SignalWatch:
                 "algorithm.mask_truncated_completions leaves out; raise sampling.max_completion_length"
             )
         return (
-            f"every advantage was 0, because the rollouts of each group all got the same reward (mean reward {self._last['reward']:.3g}), so "
-            "nothing is learned from rewards; read the saved samples to see whether the reward function is right, choose prompts that the "
-            "model solves sometimes, or raise algorithm.num_generations or sampling.temperature"
+            f"every advantage was 0, because the rollouts of each group all got the same reward (mean reward {self._last['reward']:.3g}), "
+            "so nothing is learned from rewards; read the saved samples to see whether the reward function is right, choose prompts that "
+            "the model solves sometimes, or raise algorithm.num_generations or sampling.temperature"
         )

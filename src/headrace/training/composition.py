@@ -145,7 +145,10 @@ def _surrogate(section: parts.Surrogate, token_losses: TokenLossFunction | None)
 
 
 def _of_user(token_losses: TokenLossFunction, ratio: Tensor, logprobs: Tensor, advantages: Tensor) -> SurrogateLosses:
-    losses = token_losses(ratio, logprobs, advantages)
+    try:
+        losses = token_losses(ratio, logprobs, advantages)
+    except Exception as error:  # it is the user's
+        raise RecipeError(f"algorithm.surrogate.function failed for {len(ratio)} tokens: {type(error).__name__}: {error}") from error
     if not isinstance(losses, Tensor) or losses.shape != ratio.shape:
         raise RecipeError(
             f"algorithm.surrogate.function returned {_shape(losses)} for {len(ratio)} tokens; it must return the loss of each token, a "

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from headrace.errors import RewardError
-from headrace.rewards.loading import ImportedFunction, load_function
+from headrace.errors import RecipeError
+from headrace.python_functions import ImportedFunction, load_function
 
 SOURCE = """
 import threading
@@ -30,21 +30,21 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_function_of_a_file_may_import_its_neighbours(folder):
-    function = load_function(str(folder / "my_rewards.py"), "reward", (str(folder),))
+    function = load_function(str(folder / "my_rewards.py"), "reward", "some.key", (str(folder),))
     assert function(["abc"], [1]) == [6.0]
-    assert load_function(str(folder / "my_rewards.py"), "reward", ()) is function
+    assert load_function(str(folder / "my_rewards.py"), "reward", "some.key", ()) is function
 
 
 def test_changed_file_is_read_again(folder):
     path = folder / "my_rewards.py"
-    load_function(str(path), "reward", (str(folder),))
+    load_function(str(path), "reward", "some.key", (str(folder),))
     path.write_text("def reward(completions): return 'new'")
     os.utime(path, ns=(0, 0))
-    assert load_function(str(path), "reward", ())([]) == "new"
+    assert load_function(str(path), "reward", "some.key", ())([]) == "new"
 
 
 def test_pickle_names_the_function_instead_of_copying_it(folder):
-    function = ImportedFunction(str(folder / "my_rewards.py"), "reward", import_folders=(str(folder),))
+    function = ImportedFunction(str(folder / "my_rewards.py"), "reward", key="some.key", import_folders=(str(folder),))
     assert function(["abc"], [1]) == [6.0]
     assert list(inspect.signature(function).parameters) == ["completions", "answer"]
     code = "import pickle, sys; print(pickle.load(sys.stdin.buffer)(['abc'], [1]))"
@@ -53,7 +53,7 @@ def test_pickle_names_the_function_instead_of_copying_it(folder):
 
 
 def test_function_of_a_module():
-    assert load_function("os.path", "basename", ()) is os.path.basename
+    assert load_function("os.path", "basename", "some.key", ()) is os.path.basename
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ def test_function_of_a_module():
         ("{folder}/missing.py", "reward", "cannot be imported: FileNotFoundError"),
         ("{folder}/broken.py", "reward", "cannot be imported: SyntaxError"),
         ("{folder}/leaving.py", "reward", "cannot be imported: SystemExit: 5"),
-        ("{folder}/my_rewards.py", "rewrad", "'rewrad' of .*my_rewards.py is not there; the module has: reward$"),
-        ("{folder}/my_rewards.py", "NUMBER", "is 3, which cannot be called"),
+        ("{folder}/my_rewards.py", "rewrad", "some.key: .*my_rewards.py has no function 'rewrad'; it has the functions reward$"),
+        ("{folder}/my_rewards.py", "NUMBER", "has as 'NUMBER' 3, which cannot be called"),
     ],
 )
 def test_errors_name_function_and_reason(folder, module, name, message):
     (folder / "broken.py").write_text("def reward(:")
     (folder / "leaving.py").write_text("raise SystemExit(5)")
-    with pytest.raises(RewardError, match=message):
-        load_function(module.format(folder=folder), name, (str(folder),))
+    with pytest.raises(RecipeError, match=message):
+        load_function(module.format(folder=folder), name, "some.key", (str(folder),))
