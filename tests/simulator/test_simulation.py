@@ -134,9 +134,7 @@ def test_every_prompt_is_trained_on_once_an_epoch_unless_discarded(scenario: Sce
 @settings(MANY, max_examples=120)
 @given(scenarios(), st.integers(1, 5), st.data())
 def test_a_run_that_is_killed_and_resumed_has_the_same_books(scenario: Scenario, checkpoint_every: int, data: st.DataObject) -> None:
-    scenario = dataclasses.replace(
-        scenario, last_version=None, num_epochs=2, checkpoint_every=checkpoint_every, faults=Faults(), max_groups_without_signal=None
-    )
+    scenario = dataclasses.replace(scenario, last_version=None, num_epochs=2, checkpoint_every=checkpoint_every)
     kept: list[StepFinished] = []
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
         for attempt in range(20):
@@ -150,12 +148,17 @@ def test_a_run_that_is_killed_and_resumed_has_the_same_books(scenario: Scenario,
                 kept += recorder.steps
                 break
     every = Counter((epoch, row) for epoch in range(2) for row in range(scenario.num_prompts))
-    assert Counter(trained_rows(kept)) == every
+    trained = Counter(trained_rows(kept))
+    assert trained <= every
     assert [step.report.version for step in kept] == list(range(1, len(kept) + 1))
     finished = recorder.events[-1]
     assert isinstance(finished, RunFinished)
     assert finished.ledger.balances
-    assert (finished.ledger.trained, finished.ledger.live) == (2 * scenario.num_prompts, 0)
+    num_discarded = sum(finished.ledger.discarded.values())
+    assert (finished.ledger.trained, finished.ledger.trained + num_discarded) == (trained.total(), every.total())
+    assert finished.ledger.live == 0
+    if scenario.faults == Faults() and scenario.max_groups_without_signal is None:
+        assert num_discarded == 0
 
 
 @settings(max_examples=25, deadline=None)
