@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
-from tiny_runs import make_inputs, parameters, tiny_recipe
+from safetensors.torch import load_file
+from tiny_runs import make_inputs, tiny_recipe
 from training.policies import relative_gap
 
 from headrace.launch.run import RunResult, train
@@ -17,7 +19,7 @@ SHADOWS = ["grpo", "areal", "m2po", {"name": "dapo", "overlong_buffer_share": 0.
 
 def run(folder: Path, console: Console | None = None, **sections: dict[str, Any]) -> RunResult:
     make_inputs(folder)
-    training = {"max_steps": 4}
+    training = {"max_steps": 4} | sections.pop("training", {})
     return train(tiny_recipe(folder, training=training, **sections), base_folder=folder, console=console or Console(quiet=True))
 
 
@@ -49,10 +51,26 @@ def test_an_asynchronous_run_says_what_others_would_have_made_of_its_batches(tmp
     assert "what other algorithms would have made of the same batches" in console.file.getvalue()
 
 
-def test_a_run_trains_the_same_with_shadows(tmp_path: Path) -> None:
-    plain = run(tmp_path / "plain")
-    compared = run(tmp_path / "compared", shadow={"algorithms": SHADOWS})
-    assert relative_gap(parameters(plain.model_folder), parameters(compared.model_folder)) < 1e-5
+def weights(result: RunResult) -> dict[str, torch.Tensor]:
+    """Of the trained model or adapter."""
+    [file] = result.model_folder.glob("*.safetensors")
+    return load_file(file)
+
+
+@pytest.mark.parametrize(
+    ("shadows", "sections"),
+    [
+        (SHADOWS, {}),
+        (["grpo", "areal"], {"schedule": {"type": "periodic"}, "lora": {"rank": 2, "alpha": 4}, "training": {"learning_rate": 1e-2}}),
+        (["grpo", "areal"], {"algorithm": {"name": "ppo", "num_generations": 4, "num_minibatches": 2}}),
+    ],
+    ids=["sync", "periodic with an adapter", "with a critic"],
+)
+def test_a_run_trains_the_same_with_shadows(shadows: list[Any], sections: dict[str, Any], tmp_path: Path) -> None:
+    plain = run(tmp_path / "plain", **sections)
+    compared = run(tmp_path / "compared", shadow={"algorithms": shadows}, **sections)
+    assert "areal" in compared.summary["shadow"]
+    assert relative_gap(weights(plain), weights(compared)) < 1e-5
     for step, wanted in zip(steps_of(compared), steps_of(plain), strict=True):
         for name in ("loss", "grad_norm", "reward"):
             assert step[name] == pytest.approx(wanted[name], rel=1e-4, abs=1e-6)
