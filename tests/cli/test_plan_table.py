@@ -1,6 +1,7 @@
 import io
 from typing import Any
 
+import pytest
 from config.recipes import recipe_with
 from rich.console import Console
 
@@ -9,13 +10,14 @@ from headrace.config.model_facts import ModelFacts
 from headrace.config.plan import make_plan
 
 
-def shown(*, terminal: bool, notes: list[str] | None = None, **sections: dict[str, Any]) -> str:
+def shown(*, terminal: bool, notes: list[str] | None = None, num_rows: int | None = None, **sections: dict[str, Any]) -> str:
     recipe = recipe_with(**sections)
     model = ModelFacts(
         num_parameters=2**28, num_layers=1, hidden_size=1, intermediate_size=1, num_kv_heads=1, head_dim=1, max_positions=None
     )
     output = io.StringIO()
-    show_plan(make_plan(recipe, model=model), recipe, notes or [], Console(file=output, force_terminal=terminal, width=60))
+    plan = make_plan(recipe, model=model, num_rows=num_rows)
+    show_plan(plan, recipe, notes or [], Console(file=output, force_terminal=terminal, width=60))
     return output.getvalue()
 
 
@@ -33,6 +35,18 @@ def test_nothing_that_bounds_staleness_is_said_to() -> None:
     assert "\nworst staleness    not bounded: " in shown(
         terminal=False, schedule={"type": "async", "order": "completion", "max_staleness": 2}
     )
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "line"),
+    [
+        (None, "steps              until the prompts end"),
+        (16, "steps              2 (1 epochs)"),
+        (17, "steps              3, the last one with 1 of 8 prompts (1 epochs)"),
+    ],
+)
+def test_steps_of_a_run_that_ends_with_its_prompts(num_rows: int | None, line: str) -> None:
+    assert line in shown(terminal=False, num_rows=num_rows).splitlines()
 
 
 def test_a_terminal_gets_a_table() -> None:

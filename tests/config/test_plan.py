@@ -102,35 +102,35 @@ def test_without_held_out_rows_there_is_no_evaluation() -> None:
     assert make_plan(recipe_with()).evaluation == "none, because data.held_out = 0"
 
 
-def test_steps_follow_from_epochs_and_the_last_incomplete_batch_is_left_out() -> None:
-    plan = make_plan(recipe_with(data=held_out(10), training={"num_train_epochs": 3}), num_rows=31)
-    assert (plan.num_prompts, plan.steps) == (21, 63 // 8)
-    assert plan.epochs == 7 * 8 / 21
+@pytest.mark.parametrize(
+    ("num_rows", "epochs", "steps", "last"),
+    [
+        (31, 3, 8, 7),  # 63 prompts
+        (31, 8, 21, 8),  # 168
+        (17, 1, 1, 7),
+        (11, 1, 1, 1),
+    ],
+)
+def test_steps_follow_from_epochs_and_the_last_one_takes_what_is_left(num_rows: int, epochs: int, steps: int, last: int) -> None:
+    plan = make_plan(recipe_with(data=held_out(10), training={"num_train_epochs": epochs}), num_rows=num_rows)
+    assert (plan.num_prompts, plan.steps, plan.prompts_of_last_step, plan.epochs) == (num_rows - 10, steps, last, epochs)
 
 
 def test_max_steps_decide_when_given() -> None:
     plan = make_plan(recipe_with(training={"max_steps": 5}), num_rows=16)
-    assert (plan.steps, plan.epochs) == (5, 2.5)
+    assert (plan.steps, plan.prompts_of_last_step, plan.epochs) == (5, 8, 2.5)
 
 
 def test_data_that_was_not_counted_leaves_steps_open() -> None:
     plan = make_plan(recipe_with())
-    assert (plan.num_prompts, plan.steps, plan.epochs) == (None, None, None)
+    assert (plan.num_prompts, plan.steps, plan.prompts_of_last_step, plan.epochs) == (None, None, None, None)
+    assert make_plan(recipe_with(training={"max_steps": 5})).steps == 5
 
 
 def test_no_row_left_to_train_on_is_an_error() -> None:
     with pytest.raises(DataError) as caught:
         make_plan(recipe_with(data=held_out(8)), num_rows=8)
     assert str(caught.value) == "the data has 8 rows and data.held_out = 8 leaves none to train on; lower data.held_out"
-
-
-def test_too_few_rows_for_a_step_are_an_error() -> None:
-    with pytest.raises(DataError) as caught:
-        make_plan(recipe_with(), num_rows=7)
-    assert str(caught.value) == (
-        "7 training prompts in 1 epochs do not fill one step of training.prompts_per_step = 8; "
-        "lower it, or raise training.num_train_epochs or set max_steps"
-    )
 
 
 def test_memory_is_estimated_when_the_model_is_known() -> None:
@@ -159,6 +159,11 @@ WARNINGS = [
         {"schedule": {"type": "async", "max_staleness": 4}},
         "max_staleness = 4 without a correction costs accuracy; set algorithm.name to 'a3po' or 'areal'",
     ),
+    (
+        {"algorithm": {"name": "dapo"}, "training": {"lr_scheduler": "linear"}},
+        "training.lr_scheduler = 'linear' falls over the steps of training.num_train_epochs, but algorithm.dynamic_sampling discards "
+        "groups, so that the prompts end sooner, with the learning rate still high; set training.max_steps",
+    ),
 ]
 
 
@@ -181,6 +186,9 @@ def test_sequences_beyond_the_models_positions_are_told() -> None:
         {"engine": {"max_concurrent_sequences": 64}},
         {"schedule": {"type": "async", "max_staleness": 4}, "algorithm": {"name": "a3po"}},
         {"schedule": {"type": "async", "max_staleness": 3}},
+        {"algorithm": {"name": "dapo"}, "training": {"lr_scheduler": "cosine", "max_steps": 100}},
+        {"algorithm": {"name": "dapo"}},
+        {"training": {"lr_scheduler": "linear"}},
     ],
 )
 def test_their_neighbours_are_not_warned_of(sections: dict[str, Any]) -> None:

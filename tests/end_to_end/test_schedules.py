@@ -10,6 +10,7 @@ from rich.console import Console
 from tiny_runs import make_inputs, parameters, tiny_recipe, trained_prompts
 from transformers import AutoModelForCausalLM
 
+from headrace.cli.check import check_recipe
 from headrace.launch.run import RunResult, train
 
 QUIET = Console(quiet=True)
@@ -70,6 +71,24 @@ def test_the_run_folder_has_what_it_promises(sync_run: RunResult) -> None:
     for folder in (sync_run.model_folder, sync_run.folder / "checkpoint-5"):
         AutoModelForCausalLM.from_pretrained(folder)
         assert (folder / "tokenizer.json").is_file()
+
+
+@pytest.mark.parametrize("type_of_schedule", ["sync", "periodic", "async"])
+def test_a_run_told_in_epochs_makes_the_steps_that_checking_it_promised(tmp_path: Path, type_of_schedule: str) -> None:
+    """9 prompts three times, 4 a step: the last one has 3 of them."""
+    sections = {
+        "schedule": {"type": type_of_schedule},
+        "data": {"held_out": 3},
+        "training": {"max_steps": None, "num_train_epochs": 3, "lr_scheduler": "linear", "learning_rate": 1e-3},
+    }
+    result = run(tmp_path, **sections)
+    plan, _ = check_recipe(tiny_recipe(tmp_path, **sections), base_folder=tmp_path)
+    assert (plan.steps, plan.prompts_of_last_step) == (7, 3)
+    trained = trained_prompts(result.folder)
+    assert [sum(step == number for step, _, _ in trained) for number in range(1, 8)] == [4, 4, 4, 4, 4, 4, 3]
+    rows = [json.loads(line) for line in (result.folder / "metrics.jsonl").read_text().splitlines()]
+    rates = [row["learning_rate"] for row in rows if "learning_rate" in row]
+    assert rates == pytest.approx([1e-3 * (7 - update) / 7 for update in range(7)])
 
 
 def test_engine_and_trainer_agree_on_every_fresh_token(sync_run: RunResult) -> None:

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 from headrace.config.recipe import Recipe
 from headrace.data.rows import Row
 from headrace.errors import RecipeError
-from headrace.launch.policy import autocast_dtype, engine_copy, load_policy_and_prompts, total_steps
+from headrace.launch.policy import autocast_dtype, engine_copy, load_policy_and_prompts
 
 ROWS: list[Row] = [{"prompt": "what is 1 + 2 ?"}] * 10
 
@@ -43,14 +43,6 @@ def test_a_token_budget_below_the_longest_sample_is_refused(tmp_path: Path) -> N
     recipe = tiny_recipe(tmp_path, training={"token_budget": 13})
     with pytest.raises(RecipeError, match=r"token_budget = 13 tokens, but a sample can have 14 .* set training.token_budget to 14 or more"):
         load_policy_and_prompts(recipe, ROWS)
-
-
-def test_steps_of_a_run_that_is_told_in_epochs(tmp_path: Path) -> None:
-    make_inputs(tmp_path)
-    recipe = tiny_recipe(tmp_path, training={"max_steps": None, "num_train_epochs": 3, "prompts_per_step": 4}, data={"held_out": 3})
-    policy = load_policy_and_prompts(recipe, ROWS)
-    assert total_steps(recipe, policy.prompts) == 6  # 3 epochs of 7 prompts: 5 whole batches and one prompt
-    assert total_steps(tiny_recipe(tmp_path), policy.prompts) == 5
 
 
 def test_arithmetic_of_the_forward_pass(recipe: Recipe, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ Lines = list[tuple[str, str]]
 def show_plan(plan: Plan, recipe: Recipe, notes: Sequence[str], console: Console | None = None) -> None:
     """Print a plan with its warnings, then the notes."""
     console = console or Console(highlight=False)
-    lines = [*_batch(plan, recipe), *_schedule(plan, recipe), *_learning(plan), *_extent(plan), *_memory(plan.memory)]
+    lines = [*_batch(plan, recipe), *_schedule(plan, recipe), *_learning(plan), *_extent(plan, recipe), *_memory(plan.memory)]
     lines += [("warning", warning) for warning in plan.warnings]
     lines += [("note", note) for note in notes]
     if console.is_terminal:
@@ -47,11 +47,13 @@ def _learning(plan: Plan) -> Lines:
     return [("loss", plan.loss), ("divided by", plan.denominator), ("sampling", plan.sampling), ("evaluation", plan.evaluation)]
 
 
-def _extent(plan: Plan) -> Lines:
+def _extent(plan: Plan, recipe: Recipe) -> Lines:
     prompts = "not counted" if plan.num_prompts is None else f"at most {plan.num_prompts}"
-    steps = "as many as the prompts fill" if plan.steps is None else str(plan.steps)
+    steps = "until the prompts end" if plan.steps is None else str(plan.steps)
     epochs = "" if plan.epochs is None else f" ({plan.epochs:.3g} epochs)"
-    return [("training prompts", prompts), ("steps", steps + epochs)]
+    full = recipe.training.prompts_per_step
+    last = "" if plan.prompts_of_last_step in (None, full) else f", the last one with {plan.prompts_of_last_step} of {full} prompts"
+    return [("training prompts", prompts), ("steps", steps + last + epochs)]
 
 
 def _memory(memory: MemoryEstimate | None) -> Lines:

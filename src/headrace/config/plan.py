@@ -34,7 +34,9 @@ class Plan:
     num_prompts: int | None
     """Training prompts before too long ones are left out; None when the data could not be counted."""
     steps: int | None
-    """Training steps; None when they follow from a data set that could not be counted."""
+    """Training steps, when no group is discarded; None when they follow from a data set that could not be counted."""
+    prompts_of_last_step: int | None
+    """Fewer than of the others when the prompts end before it is full; None like `steps`."""
     epochs: float | None
     """Passes over the training prompts."""
     memory: MemoryEstimate | None
@@ -60,7 +62,7 @@ def make_plan(
         num_rows: Rows of the data set, when they could be counted.
 
     Raises:
-        DataError: No row is left for training, or not enough for a single step.
+        DataError: No row is left for training.
     """
     num_prompts = None if num_rows is None else num_rows - recipe.data.held_out
     steps = _steps(recipe, num_prompts)
@@ -77,27 +79,34 @@ def make_plan(
         evaluation=_evaluation(recipe),
         num_prompts=num_prompts,
         steps=steps,
-        epochs=None if steps is None or num_prompts is None else steps * recipe.training.prompts_per_step / num_prompts,
+        prompts_of_last_step=_prompts_of_last_step(recipe, num_prompts),
+        epochs=_epochs(recipe, num_prompts),
         memory=None if model is None else estimate_memory(recipe, model, teacher=teacher, critic=critic),
         warnings=tuple(_warnings(recipe, model)),
     )
 
 
 def _steps(recipe: Recipe, num_prompts: int | None) -> int | None:
-    if num_prompts is not None and num_prompts < 1:
+    if num_prompts is None:
+        return recipe.training.max_steps
+    if num_prompts < 1:
         rows = num_prompts + recipe.data.held_out
         raise DataError(f"the data has {rows} rows and data.held_out = {recipe.data.held_out} leaves none to train on; lower data.held_out")
-    if recipe.training.max_steps is not None:
-        return recipe.training.max_steps
+    return recipe.training.num_steps(num_prompts)
+
+
+def _prompts_of_last_step(recipe: Recipe, num_prompts: int | None) -> int | None:
+    training = recipe.training
+    if training.max_steps is not None:
+        return training.prompts_per_step
+    return None if num_prompts is None else (training.num_train_epochs * num_prompts - 1) % training.prompts_per_step + 1
+
+
+def _epochs(recipe: Recipe, num_prompts: int | None) -> float | None:
+    training = recipe.training
     if num_prompts is None:
         return None
-    steps = recipe.training.num_train_epochs * num_prompts // recipe.training.prompts_per_step
-    if steps == 0:
-        raise DataError(
-            f"{num_prompts} training prompts in {recipe.training.num_train_epochs} epochs do not fill one step of "
-            f"training.prompts_per_step = {recipe.training.prompts_per_step}; lower it, or raise training.num_train_epochs or set max_steps"
-        )
-    return steps
+    return training.num_train_epochs if training.max_steps is None else training.max_steps * training.prompts_per_step / num_prompts
 
 
 def _worst_staleness(recipe: Recipe) -> int | None:
@@ -156,6 +165,7 @@ def _warnings(recipe: Recipe, model: ModelFacts | None) -> list[str]:
         _engine_too_small(recipe),
         _large_learning_rate(recipe),
         _uncorrected_staleness(recipe),
+        _course_cut_short(recipe),
     )
     return [warning for warning in found if warning is not None]
 
@@ -213,3 +223,14 @@ def _uncorrected_staleness(recipe: Recipe) -> str | None:
     if staleness < _STALENESS_TO_CORRECT or not isinstance(algorithm.surrogate, parts.ClipSurrogate):
         return None
     return f"max_staleness = {staleness} without a correction costs accuracy; set algorithm.name to 'a3po' or 'areal'"
+
+
+def _course_cut_short(recipe: Recipe) -> str | None:
+    training = recipe.training
+    if not recipe.algorithm.dynamic_sampling or training.max_steps is not None or training.lr_scheduler == "constant":
+        return None
+    return (
+        f"training.lr_scheduler = {training.lr_scheduler!r} falls over the steps of training.num_train_epochs, but "
+        "algorithm.dynamic_sampling discards groups, so that the prompts end sooner, with the learning rate still high; set "
+        "training.max_steps"
+    )

@@ -1,5 +1,6 @@
 """`[training]` and `[checkpoint]`: the optimizer, the shape of its batches, and what is kept."""
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -16,11 +17,12 @@ class TrainingSection(Section):
     """Training steps; unset trains `num_train_epochs`."""
     num_train_epochs: int = Field(default=1, ge=1)
     """Passes over the prompts, when `max_steps` is not set. An epoch's last incomplete batch is filled from the next epoch; the run's last
-    one is left out."""
+    step trains on what is left."""
     learning_rate: float = Field(default=1e-6, gt=0)
     """AdamW's peak learning rate."""
     lr_scheduler: Literal["constant", "linear", "cosine"] = "constant"
-    """Course of the learning rate after warm-up, over all optimizer updates."""
+    """Course of the learning rate after warm-up, over all optimizer updates. Without `max_steps` these are counted as if no group were
+    discarded: with `algorithm.dynamic_sampling` the run then ends before the rate has fallen to 0."""
     warmup_steps: int = Field(default=0, ge=0)
     """Steps over which the learning rate rises from 0."""
     weight_decay: float = Field(default=0.0, ge=0)
@@ -41,6 +43,10 @@ class TrainingSection(Section):
     """CPU threads for training, and for each teacher or reference in this process. `auto`: those that nobody else computes with."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
+
+    def num_steps(self, num_prompts: int) -> int:
+        """Training steps of the whole run on a data set of so many prompts, when no group is discarded."""
+        return self.max_steps or math.ceil(self.num_train_epochs * num_prompts / self.prompts_per_step)
 
     @model_validator(mode="after")
     def _warmup_fits(self) -> "TrainingSection":

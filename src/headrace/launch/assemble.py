@@ -22,7 +22,7 @@ from headrace.interfaces import Clock, LogprobScorer, RewardService, RolloutEngi
 from headrace.launch.credit import make_group_rules
 from headrace.launch.inputs import Inputs
 from headrace.launch.model_loading import stop_token_ids
-from headrace.launch.policy import Policy, autocast_dtype, engine_copy, total_steps
+from headrace.launch.policy import Policy, autocast_dtype, engine_copy
 from headrace.launch.shadow import make_shadows
 from headrace.launch.threads import ThreadShares
 from headrace.rollout.embedded_engine import EmbeddedEngine
@@ -81,7 +81,7 @@ def make_trainer(recipe: Recipe, inputs: Inputs, policy: Policy, threads: Thread
         training=recipe.training,
         temperature=recipe.sampling.temperature,
         max_completion_length=recipe.sampling.max_completion_length,
-        total_steps=total_steps(recipe, policy.prompts),
+        total_steps=recipe.training.num_steps(len(policy.prompts.train)),
         autocast_dtype=autocast_dtype(recipe),
         reference=copy.deepcopy(policy.model) if recipe.algorithm.has_kl_loss and recipe.lora is None else None,
         token_losses=inputs.token_losses,

@@ -1,7 +1,6 @@
 """The policy and its prompts, loaded for training: after everything that can fail sooner has been checked."""
 
 import copy
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -121,10 +120,3 @@ def autocast_dtype(recipe: Recipe) -> torch.dtype | None:
 def device() -> torch.device:
     """The GPU when there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def total_steps(recipe: Recipe, prompts: PromptSets) -> int:
-    """Training steps of the whole run, when nothing is discarded."""
-    if recipe.training.max_steps is not None:
-        return recipe.training.max_steps
-    return math.ceil(recipe.training.num_train_epochs * len(prompts.train) / recipe.training.prompts_per_step)
