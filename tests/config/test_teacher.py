@@ -55,6 +55,14 @@ def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         ServerTeacher(url="http://a", api_key_env="TEACHER_KEY").api_key()
 
 
+@pytest.mark.parametrize("key", ["secret\n", " secret", "sécret", "sec\tret"])
+def test_a_key_that_cannot_be_sent_is_refused_without_saying_it(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEACHER_KEY", key)
+    with pytest.raises(RecipeError, match="characters that no key has") as caught:
+        ServerTeacher(url="http://a", api_key_env="TEACHER_KEY").api_key()
+    assert "cret" not in str(caught.value)
+
+
 def facts(num_parameters: int, embedding: tuple[int, int]) -> ModelFacts:
     return ModelFacts(
         num_parameters=num_parameters,

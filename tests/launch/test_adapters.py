@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from adapters import randomise
+from rich.console import Console
 from safetensors.torch import load_file, save_file
 from tiny_runs import make_inputs, tiny_recipe
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -12,16 +13,18 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from headrace.cli.main import main
 from headrace.config.lora import LoraSection
 from headrace.errors import ModelError, RecipeError, RunFolderError
-from headrace.launch.adapters import add_adapter, base_of_adapter, is_adapter_folder, load_adapter, merge_adapter
+from headrace.launch.adapters import add_adapter, base_of_adapter, is_adapter_folder, linear_layers, load_adapter, merge_adapter
 from headrace.launch.export import export
 from headrace.launch.inputs import check_inputs, inputs_of_recipe
-from headrace.launch.policy import load_policy_and_prompts
+from headrace.launch.model_loading import load_config
+from headrace.launch.policy import load_for_evaluation, load_policy_and_prompts
 from headrace.training.adapter import WEIGHTS_FILE, learning_parameters
 from headrace.training.checkpoint import save_policy
 from headrace.training.snapshot_scorer import SNAPSHOT_FILE
 
 IDS = torch.tensor([[3, 9, 1, 4]])
 LORA = LoraSection(rank=2, alpha=3)
+QUIET = Console(quiet=True)
 
 
 @pytest.fixture
@@ -71,10 +74,19 @@ def test_targets(targets: str | list[str], layers: int, base: Path) -> None:
     assert not [name for name in learning_parameters(model) if "lm_head" in name]
 
 
-@pytest.mark.parametrize("target", ["query", "lm_head", "embed_tokens", "proj"])
-def test_a_name_that_is_no_layers_is_refused_with_those_that_are(target: str, base: Path) -> None:
-    with pytest.raises(RecipeError, match=rf"target_modules: {target} names no linear layer of llama, .* down_proj, gate_proj, k_proj"):
-        add_adapter(load(base), LoraSection(target_modules=["q_proj", target]), base=base, seed=0)
+def test_linear_layers_are_known_without_weights_as_all_that_is_adapted(base: Path) -> None:
+    (base / "model.safetensors").rename(base.with_name("weights"))
+    layers = linear_layers(load_config(base))
+    base.with_name("weights").rename(base / "model.safetensors")
+    model = load(base)
+    add_adapter(model, LORA, base=base, seed=0)
+    assert {f"{layer}.lora_A.default.weight" for layer in layers} == {name for name in learning_parameters(model) if "lora_A" in name}
+
+
+def test_an_attention_kernel_that_the_folder_names_is_not_asked_for(base: Path) -> None:
+    settings = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**settings, "attn_implementation": "flash_attention_2"}))
+    assert len(linear_layers(load_config(base))) == 14
 
 
 def test_an_adapter_comes_back_from_its_folder(base: Path, tmp_path: Path) -> None:
@@ -141,7 +153,9 @@ def test_a_damaged_adapter_is_refused(base: Path, tmp_path: Path) -> None:
 def test_an_adapter_is_no_model_to_train(base: Path, tmp_path: Path) -> None:
     saved_adapter(base, tmp_path / "adapter")
     with pytest.raises(ModelError, match=r"is an adapter, not a whole model; make one with headrace export"):
-        load_policy_and_prompts(tiny_recipe(tmp_path, model={"name_or_path": str(tmp_path / "adapter")}), [{"prompt": "what is 1"}])
+        load_policy_and_prompts(
+            tiny_recipe(tmp_path, model={"name_or_path": str(tmp_path / "adapter")}), [{"prompt": "what is 1"}], console=QUIET
+        )
 
 
 def test_without_peft_a_recipe_with_an_adapter_is_refused_before_the_model_loads(
@@ -157,9 +171,9 @@ def test_a_policy_with_an_adapter_or_as_it_is(base: Path, tmp_path: Path) -> Non
     rows = [{"prompt": "what is 1"}]
     recipe = tiny_recipe(tmp_path, lora={"rank": 2})
     expected = saved_adapter(base, tmp_path / "adapter")
-    assert len(learning_parameters(load_policy_and_prompts(recipe, rows).model)) == 28
-    assert not hasattr(load_policy_and_prompts(recipe, rows, model_path=str(base)).model, "peft_config")
-    found = load_policy_and_prompts(tiny_recipe(tmp_path), rows, model_path=str(tmp_path / "adapter")).model
+    assert len(learning_parameters(load_policy_and_prompts(recipe, rows, console=QUIET).model)) == 28
+    assert not hasattr(load_for_evaluation(recipe, rows, model_path=str(base)).model, "peft_config")
+    found = load_for_evaluation(tiny_recipe(tmp_path), rows, model_path=str(tmp_path / "adapter")).model
     torch.testing.assert_close(logits(found), logits(expected), rtol=0, atol=0)
 
 

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from tiny_runs import make_inputs, tiny_recipe
 from transformers import AutoModelForCausalLM
 
@@ -10,6 +11,7 @@ from headrace.data.rows import Row
 from headrace.errors import RecipeError
 from headrace.launch.policy import autocast_dtype, engine_copy, load_policy_and_prompts
 
+QUIET = Console(quiet=True)
 ROWS: list[Row] = [{"prompt": "what is 1 + 2 ?"}] * 10
 
 
@@ -33,16 +35,16 @@ def test_the_engines_copy_shares_nothing_and_keeps_rotary_frequencies_exact(reci
 
 
 def test_lengths_come_from_the_prompts_and_the_model(recipe: Recipe, tmp_path: Path) -> None:
-    assert load_policy_and_prompts(recipe, ROWS).max_sequence_length == 6 + 8
+    assert load_policy_and_prompts(recipe, ROWS, console=QUIET).max_sequence_length == 6 + 8
     long = tiny_recipe(tmp_path, sampling={"max_completion_length": 100}, training={"token_budget": 200})
-    assert load_policy_and_prompts(long, ROWS).max_sequence_length == 64
+    assert load_policy_and_prompts(long, ROWS, console=QUIET).max_sequence_length == 64
 
 
 def test_a_token_budget_below_the_longest_sample_is_refused(tmp_path: Path) -> None:
     make_inputs(tmp_path)
     recipe = tiny_recipe(tmp_path, training={"token_budget": 13})
     with pytest.raises(RecipeError, match=r"token_budget = 13 tokens, but a sample can have 14 .* set training.token_budget to 14 or more"):
-        load_policy_and_prompts(recipe, ROWS)
+        load_policy_and_prompts(recipe, ROWS, console=QUIET)
 
 
 def test_arithmetic_of_the_forward_pass(recipe: Recipe, tmp_path: Path) -> None:

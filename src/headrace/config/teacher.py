@@ -40,12 +40,19 @@ class ServerTeacher(Section):
         """The key itself.
 
         Raises:
-            RecipeError: The environment has no such variable.
+            RecipeError: The environment has no such variable, or what it holds cannot be sent.
         """
-        key = None if self.api_key_env is None else os.environ.get(self.api_key_env, "")
-        if key == "":
+        if self.api_key_env is None:
+            return None
+        key = os.environ.get(self.api_key_env, "")
+        if not key:
             raise RecipeError(
                 f"teacher.api_key_env = {self.api_key_env!r}, but there is no such environment variable; export it with the key"
+            )
+        if not (key.isascii() and key.isprintable()) or key != key.strip():
+            raise RecipeError(
+                f"teacher.api_key_env = {self.api_key_env!r}: the environment variable has characters that no key has (line ends, spaces "
+                "around it, or other than ASCII), so it cannot be sent; export the key alone"
             )
         return key
 

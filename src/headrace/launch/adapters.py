@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from headrace.config.lora import LoraSection
 from headrace.errors import ModelError, RecipeError
@@ -31,27 +31,33 @@ def check_peft(what: str) -> None:
         raise RecipeError(f"{what} needs the package peft, which is not installed; run pip install 'headrace[lora]'")
 
 
+def linear_layers(config: PreTrainedConfig) -> list[str]:
+    """Names of a model's linear layers but the output layer, for which no weights are loaded."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    head = model.get_output_embeddings()
+    return [name for name, module in model.named_modules() if type(module) is torch.nn.Linear and module is not head]
+
+
 def add_adapter(model: PreTrainedModel, lora: LoraSection, *, base: Path | str, seed: int) -> None:
     """Freeze a model and put a new adapter into it, in float32: A random, B zero, so that the model computes what it did.
 
     Args:
         model: Changed in place.
-        lora: Which layers, and how.
+        lora: Which layers (some of `linear_layers`, as `check_targets` holds), and how.
         base: Where the model came from; a saved adapter says so.
         seed: Of A.
 
     Raises:
-        RecipeError: peft is not installed, or a name of `target_modules` is no linear layer's.
+        RecipeError: peft is not installed.
     """
     check_peft("[lora]")
     from peft import LoraConfig
 
-    targets = lora.target_modules
-    _check_targets(model, [] if targets == "all-linear" else targets)
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType] # peft computes with numbers that are not whole, too
-        target_modules=targets,
+        target_modules=lora.target_modules,
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng():
@@ -120,18 +126,6 @@ def merge_adapter(model: PreTrainedModel) -> None:
             parent, _, child = name.rpartition(".")
             setattr(model.get_submodule(parent), child, layer.base_layer)
     del model.peft_config
-
-
-def _check_targets(model: PreTrainedModel, targets: list[str]) -> None:
-    head = model.get_output_embeddings()
-    linears = [name for name, module in model.named_modules() if type(module) is torch.nn.Linear and module is not head]
-    unknown = [target for target in targets if not any(f".{name}".endswith(f".{target}") for name in linears)]
-    if unknown or not linears:
-        known = ", ".join(sorted({name.rpartition(".")[2] for name in linears})) or "none"
-        raise RecipeError(
-            f"lora.target_modules: {', '.join(unknown) or 'all-linear'} names no linear layer of {model.config.model_type}, and only these "
-            f"can have an adapter; there are: {known}"
-        )
 
 
 def _inject(model: PreTrainedModel, config: Any, base: Path | str) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import jinja2
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils.logging import disable_progress_bar
 
 from headrace.errors import ModelError
+from headrace.launch.model_store import MODEL_KEY
 
 # Its bars would draw over the run's own view.
 disable_progress_bar()
@@ -39,23 +40,39 @@ def load_tokenizer(path: Path | str, *, chat_template: str | None = None) -> Pre
     return tokenizer
 
 
-def load_policy(path: Path | str, *, dtype: torch.dtype) -> PreTrainedModel:
+def load_config(path: Path | str, *, key: str = MODEL_KEY) -> PreTrainedConfig:
+    """Load the configuration of a causal language model.
+
+    Dropout is switched off in it: with it, the trainer's log-probabilities would differ from the engine's in every pass.
+
+    Args:
+        path: Model folder or hub name.
+        key: Where the model was set, for the message.
+
+    Raises:
+        ModelError: It cannot be loaded, or is no causal language model's.
+    """
+    with _told_in_one_line(path, "the model"):
+        config = AutoConfig.from_pretrained(path)
+    _check_is_causal_decoder(config, path, key)
+    _switch_off_dropout(config)
+    return config
+
+
+def load_policy(path: Path | str, *, dtype: torch.dtype, config: PreTrainedConfig | None = None) -> PreTrainedModel:
     """Load a causal language model, in evaluation mode.
 
-    Dropout is switched off in its configuration: with it, the trainer's log-probabilities would differ from the engine's in every pass.
     Attention is torch's fused one where the architecture allows it, else the model's own (Gemma 2 caps its scores).
 
     Args:
         path: Model folder or hub name.
         dtype: Type of the parameters.
+        config: Its configuration, when that is loaded already.
 
     Raises:
         ModelError: It cannot be loaded, is no causal language model, or lacks some of its weights.
     """
-    with _told_in_one_line(path, "the model"):
-        config = AutoConfig.from_pretrained(path)
-    _check_is_causal_decoder(config, path)
-    _switch_off_dropout(config)
+    config = load_config(path) if config is None else config
     with _told_in_one_line(path, "the model"):
         # Without the argument, attention would be what the folder's configuration names, for instance a kernel that is not installed.
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -102,7 +119,7 @@ def _as_ids(entry: int | Iterable[int] | None) -> Iterable[int]:
     return (entry,) if isinstance(entry, int) else entry
 
 
-def _check_is_causal_decoder(config: Any, path: Path | str) -> None:
+def _check_is_causal_decoder(config: Any, path: Path | str, key: str) -> None:
     architectures: list[str] = config.architectures or []
     causal = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     if architectures:
@@ -110,8 +127,8 @@ def _check_is_causal_decoder(config: Any, path: Path | str) -> None:
     if not causal or getattr(config, "is_encoder_decoder", False):
         kind = ", ".join(architectures) or config.model_type
         raise ModelError(
-            f"model {str(path)!r} is a {kind}, but only causal language models (decoders) can be trained here; "
-            "set model.name_or_path to one, for instance a …ForCausalLM"
+            f"model {str(path)!r} is a {kind}, but only causal language models (decoders) can be used here; "
+            f"set {key} to one, for instance a …ForCausalLM"
         )
 
 

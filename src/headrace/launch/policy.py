@@ -2,25 +2,29 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
+from rich.console import Console
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from headrace.config.lora import check_targets
 from headrace.config.recipe import Recipe
+from headrace.config.teacher import ServerTeacher
 from headrace.data.prompts import PromptSets, build_prompt_sets
 from headrace.data.rows import Row
 from headrace.errors import DataError, RecipeError
-from headrace.launch.adapters import add_adapter, base_of_adapter, is_adapter_folder, load_adapter
-from headrace.launch.critic import load_critic_backbone
-from headrace.launch.model_loading import auto_dtype, load_policy, load_tokenizer, max_sequence_length
-from headrace.launch.model_store import resolve
+from headrace.launch.adapters import add_adapter, linear_layers
+from headrace.launch.critic import find_critic, load_backbone
+from headrace.launch.found_models import FoundModel, find_model
+from headrace.launch.model_loading import auto_dtype, max_sequence_length
+from headrace.launch.model_store import MODEL_KEY
+from headrace.launch.teacher import find_teacher, load_teacher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Policy:
-    """A model, its tokenizer, and the prompts tokenized for it."""
+    """A model, its tokenizer, the prompts tokenized for it, and the models that go with it."""
 
     model: PreTrainedModel
     """float32 weights, on the device that trains; with [lora], an adapter in a frozen base."""
@@ -30,46 +34,75 @@ class Policy:
     """Most tokens of a prompt with its completion."""
     critic_backbone: PreTrainedModel | None = None
     """Of a critic that has a model for itself."""
+    teacher: PreTrainedModel | ServerTeacher | None = None
+    """A local teacher, or a server that has answered; None for any other."""
 
 
-def load_policy_and_prompts(recipe: Recipe, rows: Sequence[Row], *, model_path: str | None = None) -> Policy:
-    """Resolve, tokenize and load, the cheap things first.
+def load_policy_and_prompts(recipe: Recipe, rows: Sequence[Row], *, console: Console) -> Policy:
+    """Load what a recipe trains, after everything that can be refused without weights, the cheap things first.
 
     Args:
         recipe: The recipe.
         rows: The data set.
-        model_path: A model or an adapter to load as it is, instead of preparing `model.name_or_path` for training.
+        console: Where it is said what is waited for.
+
+    Raises:
+        UserError: A model is missing, damaged or unfit, a server does not answer, or the prompts do not fit.
+    """
+    found = find_model(recipe.model.name_or_path, key=MODEL_KEY, chat_template=recipe.model.chat_template)
+    prompts = _fitting_prompts(recipe, rows, found.tokenizer)
+    longest = _longest_sequence(recipe, prompts, found)
+    if recipe.lora is not None:
+        check_targets(recipe.lora, linear_layers(found.config))
+    critic = find_critic(recipe, found, longest_sequence=longest)
+    teacher = find_teacher(recipe, found, longest_sequence=longest, console=console)
+    model = found.load()
+    if recipe.lora is not None:
+        add_adapter(model, recipe.lora, base=found.path, seed=recipe.run.seed)
+    return Policy(
+        model=_on_device(model),
+        tokenizer=found.tokenizer,
+        prompts=prompts,
+        max_sequence_length=longest,
+        critic_backbone=None if critic is None else _on_device(load_backbone(critic)),
+        teacher=_on_device(load_teacher(teacher)) if isinstance(teacher, FoundModel) else teacher,
+    )
+
+
+def load_for_evaluation(recipe: Recipe, rows: Sequence[Row], *, model_path: str) -> Policy:
+    """Load another model than the recipe's, or an adapter in its base, as it is.
 
     Raises:
         UserError: The model is missing or damaged, or the prompts do not fit.
     """
-    given = recipe.model.name_or_path if model_path is None else model_path
-    adapter = Path(given) if model_path is not None and is_adapter_folder(Path(given)) else None
-    path = resolve(given) if adapter is None else base_of_adapter(adapter, fallback=recipe.model.name_or_path)
-    tokenizer = load_tokenizer(path, chat_template=recipe.model.chat_template)
-    prompts = tokenize_prompts(recipe, rows, tokenizer)
-    check_token_budget(recipe, prompts)
-    model = load_policy(path, dtype=torch.float32)
-    if adapter is not None:
-        load_adapter(model, adapter, base=path)
-    elif recipe.lora is not None and model_path is None:
-        add_adapter(model, recipe.lora, base=path, seed=recipe.run.seed)
-    model.to(device())  # pyright: ignore[reportArgumentType] # transformers' decorator hides the signature
-    policy = policy_of(recipe, model, tokenizer, prompts)
-    if model_path is not None:
-        return policy
-    backbone = load_critic_backbone(recipe, tokenizer, longest_sequence=policy.max_sequence_length, device=device())
-    return replace(policy, critic_backbone=backbone)
+    found = find_model(
+        model_path, key="--model", chat_template=recipe.model.chat_template, may_be_adapter=True, base=recipe.model.name_or_path
+    )
+    prompts = _fitting_prompts(recipe, rows, found.tokenizer)
+    longest = _longest_sequence(recipe, prompts, found)
+    return Policy(model=_on_device(found.load()), tokenizer=found.tokenizer, prompts=prompts, max_sequence_length=longest)
 
 
-def tokenize_prompts(recipe: Recipe, rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> PromptSets:
-    """The recipe's training and held-out prompts."""
+def _fitting_prompts(recipe: Recipe, rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> PromptSets:
+    """The recipe's training and held-out prompts.
+
+    Raises:
+        RecipeError: The longest prompt with the longest completion does not fit into a micro-batch.
+    """
     num_epochs = recipe.training.num_train_epochs if recipe.training.max_steps is None else None
-    return build_prompt_sets(rows, recipe.data, tokenizer=tokenizer, seed=recipe.run.seed, num_epochs=num_epochs)
+    prompts = build_prompt_sets(rows, recipe.data, tokenizer=tokenizer, seed=recipe.run.seed, num_epochs=num_epochs)
+    longest = prompts.longest_prompt + recipe.sampling.max_completion_length
+    if longest > recipe.training.token_budget:
+        raise RecipeError(
+            f"training.token_budget = {recipe.training.token_budget} tokens, but a sample can have {longest} (the longest prompt's "
+            f"{prompts.longest_prompt} + sampling.max_completion_length = {recipe.sampling.max_completion_length}), and a micro-batch "
+            f"must hold at least one; set training.token_budget to {longest} or more"
+        )
+    return prompts
 
 
-def policy_of(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: PromptSets) -> Policy:
-    """Put the pieces together.
+def _longest_sequence(recipe: Recipe, prompts: PromptSets, model: FoundModel) -> int:
+    """Most tokens of a prompt with its completion.
 
     Raises:
         DataError: A prompt leaves the model no room to answer.
@@ -81,22 +114,7 @@ def policy_of(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedToken
             f"the longest prompt has {prompts.longest_prompt} tokens, but the model's positions end at {limit}, so there is no room "
             f"for a completion; set data.max_prompt_length below {limit}"
         )
-    return Policy(model=model, tokenizer=tokenizer, prompts=prompts, max_sequence_length=wanted if limit is None else min(wanted, limit))
-
-
-def check_token_budget(recipe: Recipe, prompts: PromptSets) -> None:
-    """Check that every sample that can occur fits into a micro-batch.
-
-    Raises:
-        RecipeError: The longest prompt with the longest completion does not.
-    """
-    longest = prompts.longest_prompt + recipe.sampling.max_completion_length
-    if longest > recipe.training.token_budget:
-        raise RecipeError(
-            f"training.token_budget = {recipe.training.token_budget} tokens, but a sample can have {longest} (the longest prompt's "
-            f"{prompts.longest_prompt} + sampling.max_completion_length = {recipe.sampling.max_completion_length}), and a micro-batch "
-            f"must hold at least one; set training.token_budget to {longest} or more"
-        )
+    return wanted if limit is None else min(wanted, limit)
 
 
 def engine_copy(recipe: Recipe, model: PreTrainedModel) -> PreTrainedModel:
@@ -120,3 +138,9 @@ def autocast_dtype(recipe: Recipe) -> torch.dtype | None:
 def device() -> torch.device:
     """The GPU when there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _on_device(model: PreTrainedModel) -> PreTrainedModel:
+    """The model on the GPU when there is one."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return model.to(device)  # pyright: ignore[reportArgumentType] # transformers' decorator hides the signature

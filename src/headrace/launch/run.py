@@ -20,7 +20,7 @@ from headrace.launch.assemble import Services, make_engine, make_evaluator, make
 from headrace.launch.inputs import Inputs, check_inputs, inputs_of_recipe, reward_service
 from headrace.launch.interrupts import graceful_interrupts
 from headrace.launch.memory import rare_collections
-from headrace.launch.policy import Policy, load_policy_and_prompts
+from headrace.launch.policy import Policy, load_for_evaluation, load_policy_and_prompts
 from headrace.launch.run_folder import RunFolder
 from headrace.launch.scorers import make_reference, make_teacher
 from headrace.launch.sinks import RunSinks, make_sinks
@@ -77,7 +77,7 @@ def train_on(recipe: Recipe, inputs: Inputs, folder: RunFolder, *, console: Cons
     version, summary_state = (0, None) if resumed is None else (resumed.version, resumed.extra)
     sinks = make_sinks(recipe, folder, console, version=version, summary_state=summary_state)
     try:
-        policy = load_policy_and_prompts(recipe, inputs.rows)
+        policy = load_policy_and_prompts(recipe, inputs.rows, console=console)
         _say_what_was_left_out(policy, console)
         asyncio.run(_train(recipe, inputs, policy, folder, folders, sinks, resumed))
     finally:
@@ -189,7 +189,7 @@ def evaluate(recipe: Recipe, *, base_folder: Path, model_folder: Path) -> Evalua
         raise DataError("data.held_out = 0, so there is nothing to evaluate on; set it to a number of rows")
     inputs = inputs_of_recipe(recipe, base_folder=base_folder)
     check_inputs(inputs, recipe)
-    policy = load_policy_and_prompts(recipe, inputs.rows, model_path=str(model_folder))
+    policy = load_for_evaluation(recipe, inputs.rows, model_path=str(model_folder))
     return asyncio.run(_evaluate(recipe, inputs, policy))
 
 
