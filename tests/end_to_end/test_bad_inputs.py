@@ -16,6 +16,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditional
 
 from headrace.cli.main import main
 from headrace.config.loading import dump_recipe
+from headrace.telemetry.event_log import read_events
 
 BAD_REWARDS = """
 import math, time
@@ -39,6 +40,14 @@ def raises_later(prompts, completions, **columns):
 
 def counts_wrong_later(completions, **columns):
     return [0.0] * 2
+
+def are_equal(completions, **columns):
+    return [0.5] * len(completions)
+
+def raises_after_the_trial(completions, **columns):
+    if len(completions) != 2:
+        raise ZeroDivisionError("divided by the answer")
+    return [0.0] * len(completions)
 
 def wants_more(completions, solution):
     return [0.0] * len(completions)
@@ -146,6 +155,38 @@ def test_a_reward_that_fails_only_on_real_rollouts_ends_the_run_with_its_reason(
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert last.startswith("error: ")
     assert message in last
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("are_equal", "12 had rewards that tell none of their rollouts apart, which algorithm.dynamic_sampling leaves out; take easier"),
+        ("raises_after_the_trial", "12 had too few scored rollouts, because reward functions failed; mend the reward functions"),
+    ],
+)
+def test_prompts_that_end_without_a_step_leave_what_happened(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, message: str
+) -> None:
+    make_inputs(folder)
+    recipe = folder / "recipe.toml"
+    sections = {"algorithm": {"name": "dapo"}, "data": {"held_out": 0}, "training": {"max_steps": None}}
+    recipe.write_text(dump_recipe(tiny_recipe(folder, **sections)))
+    for resume in ([], ["--resume"]):
+        monkeypatch.setattr(sys, "argv", ["headrace", "train", str(recipe), reward(folder, name), *resume])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        captured = capsys.readouterr()
+        last = captured.err.strip().splitlines()[-1]
+        assert last.startswith(f"error: the prompts ended without a training step, because all 12 groups were discarded: {message}")
+        assert "finished" not in captured.out
+        assert {path.name for path in (folder / "run").iterdir()} >= {"recipe.toml", "events.jsonl"}
+        assert not [
+            path.name for path in (folder / "run").iterdir() if path.name in ("final", "summary.json", "curves.png", "checkpoint-0")
+        ]
+    discarded = [event for event in read_events(folder / "run" / "events.jsonl") if event["event"] == "GroupDiscarded"]
+    assert len(discarded) == 24
+    assert "exists already" in complaint(monkeypatch, capsys, "train", str(recipe), reward(folder, name))
 
 
 @pytest.mark.parametrize("content", ["", '{"prompt": "what"}\n{"prompt": 7'], ids=["empty", "cut"])

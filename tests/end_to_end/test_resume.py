@@ -206,6 +206,24 @@ def test_a_second_ctrl_c_ends_at_once(launcher: Launcher, tmp_path: Path) -> Non
     assert not list((tmp_path / "run").glob("checkpoint-*"))
 
 
+def test_ctrl_c_before_the_first_step_leaves_a_run_that_goes_on(launcher: Launcher, tmp_path: Path) -> None:
+    function = {"type": "python", "function": f"{tmp_path / 'slow.py'}:score"}
+    recipe = write_recipe(tmp_path, rewards={"functions": [function]}, data={"held_out": 3})
+    (tmp_path / "slow.py").write_text(
+        "import time\n\ndef score(completions, **columns):\n    time.sleep(0.5)\n    return [len(text) / 9 for text in completions]\n"
+    )
+    events, summary = tmp_path / "run" / "events.jsonl", tmp_path / "run" / "summary.json"
+    child = launcher.start("train", str(recipe))
+    wait_for(lambda: events.exists() and "GroupAdmitted" in events.read_text(), "the evaluation before the first step")
+    os.kill(child, signal.SIGINT)
+    assert launcher.wait() == 130
+    assert json.loads(summary.read_text())["steps"] == 0
+    assert not (tmp_path / "run" / "curves.png").exists()
+    assert launcher.wait_after_start("train", str(recipe), "training.max_steps=1", "--resume") == 0
+    assert json.loads(summary.read_text())["steps"] == 1
+    assert (tmp_path / "run" / "curves.png").is_file()
+
+
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:
     make_inputs(tmp_path)

@@ -5,7 +5,7 @@ from tiny_runs import tiny_recipe
 
 from headrace.config.loading import load_recipe
 from headrace.config.recipe import Recipe
-from headrace.errors import CheckpointError, DataError, RunFolderError
+from headrace.errors import CheckpointError, DataError, RewardError, RunFolderError, UserError
 from headrace.launch.run_folder import RunFolder
 
 
@@ -91,14 +91,31 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_a_users_error_before_the_first_step_removes_a_new_folder_only(tmp_path: Path) -> None:
+def fail_in(folder: RunFolder, recipe: Recipe, error: UserError, written: dict[Path, str]) -> None:
+    with folder.opened(recipe, resume=False):
+        for file, text in written.items():
+            file.write_text(text)
+        raise error
+
+
+def test_a_users_error_before_the_run_begins_removes_a_new_folder_only(tmp_path: Path) -> None:
     recipe, folder = tiny_recipe(tmp_path), RunFolder(tmp_path / "run")
-    with pytest.raises(DataError), folder.opened(recipe, resume=False):
-        raise DataError("no rows")
-    assert not folder.path.exists()
+    for left_by_the_start in ([], [folder.event_log, folder.metrics]):
+        with pytest.raises(DataError):
+            fail_in(folder, recipe, DataError("no rows"), {file: "" for file in left_by_the_start})
+        assert not folder.path.exists()
     with pytest.raises(ZeroDivisionError), folder.opened(recipe, resume=False):
         raise ZeroDivisionError
     assert folder.recipe.is_file()
     with pytest.raises(DataError), folder.opened(recipe, resume=True):
         raise DataError("no rows")
     assert folder.recipe.is_file()
+
+
+def test_a_users_error_after_the_run_has_begun_leaves_what_it_has(tmp_path: Path) -> None:
+    recipe, folder = tiny_recipe(tmp_path), RunFolder(tmp_path / "run")
+    with pytest.raises(RewardError):
+        fail_in(folder, recipe, RewardError("all of them failed"), {folder.event_log: '{"event":"GroupAdmitted"}\n'})
+    assert folder.event_log.is_file()
+    with folder.opened(recipe, resume=True):
+        pass

@@ -45,8 +45,8 @@ class Recorder:
         return [event for event in self.events if isinstance(event, StepFinished)]
 
 
-def run(scenario: Scenario) -> Recorder:
-    recorder = Recorder()
+def run(scenario: Scenario, recorder: Recorder | None = None) -> Recorder:
+    recorder = recorder or Recorder()
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
         simulate(scenario, Path(folder), [recorder])
     return recorder
@@ -123,7 +123,11 @@ def test_the_number_admitted_never_exceeds_areals_bound(scenario: Scenario) -> N
 @given(scenarios(), st.integers(1, 3))
 def test_every_prompt_is_trained_on_once_an_epoch_unless_discarded(scenario: Scenario, num_epochs: int) -> None:
     scenario = dataclasses.replace(scenario, last_version=None, num_epochs=num_epochs)
-    recorder = run(scenario)
+    recorder = Recorder()
+    try:
+        run(scenario, recorder)
+    except RewardError:
+        assert not recorder.steps  # Of the few prompts each was discarded.
     names = {event.group_id: (event.epoch, event.row) for event in recorder.events if isinstance(event, GroupAdmitted)}
     discarded = [names[event.group_id] for event in recorder.events if isinstance(event, GroupDiscarded)]
     every = Counter((epoch, row) for epoch in range(num_epochs) for row in range(scenario.num_prompts))
@@ -144,6 +148,9 @@ def test_a_run_that_is_killed_and_resumed_has_the_same_books(scenario: Scenario,
             except KilledError:
                 saved = [event.version for event in recorder.events if isinstance(event, CheckpointSaved)]
                 kept += [step for step in recorder.steps if saved and step.report.version <= saved[-1]]
+            except RewardError:
+                assert not kept + recorder.steps  # Of the few prompts each was discarded.
+                return
             else:
                 kept += recorder.steps
                 break
@@ -222,6 +229,13 @@ def test_a_lost_request_is_reported_with_its_group() -> None:
 def test_a_run_without_any_reward_ends_with_the_rewards_own_error() -> None:
     with pytest.raises(RewardError, match=r"8 groups in a row .* coin: failed on purpose"):
         run(Scenario(faults=Faults(unscored=1.0), max_failed_groups=8))
+
+
+def test_a_run_whose_prompts_end_without_a_step_says_why_and_saves_nothing() -> None:
+    recorder = Recorder()
+    with pytest.raises(RewardError, match=r"without a training step, because all 12 groups were discarded: 12 had too few scored rollouts"):
+        run(Scenario(faults=Faults(unscored=1.0), num_prompts=6, num_epochs=2, last_version=None), recorder)
+    assert not any(isinstance(event, CheckpointSaved | RunFinished) for event in recorder.events)
 
 
 PAIRS = Scenario(num_generations=2, max_groups_without_signal=1_000_000, last_version=20)

@@ -18,6 +18,7 @@ from headrace.controller.evaluation import Evaluator
 from headrace.controller.rollouts import GroupRunner
 from headrace.controller.supervision import Supervisor
 from headrace.controller.timing import PhaseTimer
+from headrace.controller.untrained import untrained
 from headrace.interfaces import Clock, PromptSource, RolloutEngine, Trainer, WeightPublisher
 from headrace.telemetry.events import (
     Events,
@@ -92,6 +93,7 @@ class Pipeline:
         """Train to the end, or until a stop is requested.
 
         Raises:
+            RewardError: The prompts ended without a single step, since every group was discarded.
             HeadraceError: Whatever ended the run early, as itself.
         """
         self._announce()
@@ -110,6 +112,8 @@ class Pipeline:
             async for micro_batch in parts.batches.for_version(version):
                 await self._accumulate(micro_batch)
             if not parts.batches.groups:
+                if version == 0 and not self._stop_requested:
+                    raise untrained(parts.buffer.snapshot())
                 break
             report = await self._step(version)
             await self._publish(report.version)

@@ -141,10 +141,12 @@ def _stop(pipeline: Pipeline, sinks: RunSinks) -> Callable[[], None]:
 
 
 def _leave_results(policy: Policy, folder: RunFolder, sinks: RunSinks) -> None:
-    if sinks.summary.summary()["finished"]:
+    summary = sinks.summary.summary()
+    if summary["finished"]:
         _save_final(policy, folder.final)
     sinks.summary.write(folder.summary)
-    plot_curves(folder.metrics, folder.curves, title=folder.path.name)
+    if summary["steps"]:
+        plot_curves(folder.metrics, folder.curves, title=folder.path.name)
 
 
 def _save_final(policy: Policy, final: Path) -> None:

@@ -77,8 +77,8 @@ class RunFolder:
                     aside.write_text(dump_recipe(recipe), encoding="utf-8")
                 yield
         except UserError:
-            if is_new and not (self.metrics.is_file() and self.metrics.stat().st_size):
-                # Nothing was trained: the mended command shall not meet its own leftovers.
+            if is_new and not (self.event_log.is_file() and self.event_log.stat().st_size):
+                # The run never began: the mended command shall not meet the leftovers of its start.
                 shutil.rmtree(self.path, ignore_errors=True)
             raise
 
