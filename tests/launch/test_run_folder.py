@@ -102,7 +102,7 @@ def test_a_users_error_before_the_run_begins_removes_a_new_folder_only(tmp_path:
     recipe, folder = tiny_recipe(tmp_path), RunFolder(tmp_path / "run")
     for left_by_the_start in ([], [folder.event_log, folder.metrics]):
         with pytest.raises(DataError):
-            fail_in(folder, recipe, DataError("no rows"), {file: "" for file in left_by_the_start})
+            fail_in(folder, recipe, DataError("no rows"), dict.fromkeys(left_by_the_start, ""))
         assert not folder.path.exists()
     with pytest.raises(ZeroDivisionError), folder.opened(recipe, resume=False):
         raise ZeroDivisionError
