@@ -37,8 +37,9 @@ def printed(summary):
 
 def test_means_are_over_the_steps_that_have_a_metric():
     assert summary_of(FIRST, SECOND)["shadow"] == {
-        "applied": {"kept": 0.75, "gradient_cosine": 1.0},
+        "applied": {"steps": 2, "kept": 0.75, "gradient_cosine": 1.0},
         "grpo": {
+            "steps": 2,
             "kept": 0.625,
             "ess": 0.25,
             "gradient_cosine": 0.5,
@@ -51,9 +52,17 @@ def test_means_are_over_the_steps_that_have_a_metric():
 
 def test_the_table_has_a_line_for_each_algorithm():
     lines = [line.split() for line in printed(summary_of(FIRST, SECOND)).splitlines()]
-    assert ["algorithm", "kept", "ess", "clipped", "cosine", "cosine", "0", "cosine", "2"] in lines
-    assert ["applied", "75.0", "%", "-", "-", "1.000", "-", "-"] in lines
-    assert ["grpo", "62.5", "%", "0.250", "-", "0.500", "0.750", "-0.250"] in lines
+    assert ["algorithm", "steps", "kept", "ess", "clipped", "cosine", "cosine", "0", "cosine", "2"] in lines
+    assert ["applied", "2", "75.0", "%", "-", "-", "1.000", "-", "-"] in lines
+    assert ["grpo", "2", "62.5", "%", "0.250", "-", "0.500", "0.750", "-0.250"] in lines
+
+
+def test_algorithms_that_a_resumed_run_compares_anew_are_told_by_their_steps():
+    other = {"shadow/applied/kept": 0.75, "shadow/areal/kept": 0.5, "shadow/areal/ess": 0.75}
+    summary = summary_of(FIRST, SECOND, other)
+    assert {label: of["steps"] for label, of in summary["shadow"].items()} == {"applied": 3, "grpo": 2, "areal": 1}
+    lines = [line.split() for line in printed(summary).splitlines()]
+    assert ["areal", "1", "50.0", "%", "0.750", "-", "-", "-", "-"] in lines
 
 
 def test_nothing_is_said_where_nothing_was_compared():

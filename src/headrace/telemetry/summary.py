@@ -91,7 +91,7 @@ class SummaryBuilder:
         step, None without one. `tokens_generated` counts evaluations and unfinished rollouts too,
         `tokens_trained` the tokens that carried the loss. `reward_failures` are rollouts of trained groups; groups that were
         discarded for failures are in the ledger. Memory: `peak_resident_bytes` of `telemetry/memory.py`, sampled after every step.
-        `shadow`, where algorithms were compared: means of their metrics over the steps.
+        `shadow`, where algorithms were compared: means of their metrics over the steps that compared them.
         """
         totals, finished = self._totals, self._finished
         before, after = totals.evaluation_before, totals.evaluation_after
