@@ -67,7 +67,7 @@ NAMED_ALGORITHMS: dict[AlgorithmName, NamedAlgorithm] = {
     ),
     "reinforce_pp": NamedAlgorithm(
         source="arXiv 2501.03262",
-        idea="rewards less their KL penalty, whitened over the batch's tokens, PPO's clip",
+        idea="rewards, with beta above 0 less a KL penalty, whitened over the batch's tokens, PPO's clip",
         settings={"advantage": {"type": "whitened"}, "denominator": "tokens", "kl_in": "reward", "kl_estimator": "k1"},
     ),
     "opo": NamedAlgorithm(

@@ -52,7 +52,8 @@ class RewardsSection(Section):
     """The reward functions and the processes that run them."""
 
     functions: list[RewardFunctionSpec] = []
-    """The rewards to add up. It may be empty only where Python code passes functions directly."""
+    """The rewards to add up. It may be empty only where Python code passes functions directly, or where nothing is learned from rewards:
+    with `algorithm.advantage.type = "none"`, as `distill` has it."""
     time_limit_seconds: float = Field(default=10.0, gt=0)
     """Limit of one call, counted while it runs, not while it waits; a call that exceeds it is killed."""
     num_workers: int = Field(default=1, ge=1)
@@ -60,7 +61,8 @@ class RewardsSection(Section):
     on_failure: Literal["exclude", "zero"] = "exclude"
     """A rollout whose reward failed takes no part in training nor in its group's statistics (`exclude`), or counts as 0 (`zero`)."""
     max_failed_groups: int = Field(default=16, ge=1)
-    """The run ends with the reward's own error when this many groups in a row have no scored rollout at all."""
+    """The run ends with the reward's own error when this many groups in a row have fewer scored rollouts than are needed: 2 where siblings
+    are compared, else 1."""
 
     @model_validator(mode="after")
     def _some_weight(self) -> "RewardsSection":
