@@ -37,7 +37,7 @@ class TeacherServer:
     text: Callable[[int], str] = lambda token: f" w{token}"
     requests: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
-    models: list[str] = field(default_factory=lambda: ["big"])
+    models: list[str] | None = field(default_factory=lambda: ["big"])
     first_answers: list[Answer] = field(default_factory=list)
     """To the first requests for completions."""
     change: Callable[[dict[str, Any]], None] = lambda choice: None
@@ -114,8 +114,9 @@ def make_handler(server: TeacherServer) -> type[BaseHTTPRequestHandler]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            listed = None if server.models is None else [{"id": name} for name in server.models]
             found = self.path == "/v1/models"
-            self.reply(200 if found else 404, {"data": [{"id": name} for name in server.models]} if found else {"error": "no such page"})
+            self.reply(200 if found else 404, {"data": listed} if found else {"error": "no such page"})
 
         def do_POST(self) -> None:
             with lock:

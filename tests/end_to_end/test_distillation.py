@@ -1,7 +1,12 @@
-"""Whole runs with a teacher or a reference: another tiny model, a snapshot of the policy, the policy that the run began with."""
+"""Whole runs with a teacher or a reference: another tiny model, here or on a server, a snapshot of the policy, the policy as it began."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from rich.console import Console
-from tiny_runs import make_inputs, parameters, tiny_recipe
+from safetensors.torch import load_file
+from teacher_server import TeacherServer, running
+from tiny_runs import WORDS, make_inputs, parameters, tiny_recipe
 from training.policies import relative_gap
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from headrace.config.loading import dump_recipe
 from headrace.config.model_facts import read_model_facts
-from headrace.errors import ModelError, RecipeError
+from headrace.errors import ModelError, PartDiedError, RecipeError
 from headrace.launch.adapters import load_adapter, merge_adapter
 from headrace.launch.export import export
 from headrace.launch.model_loading import load_policy
@@ -37,12 +45,16 @@ def run(folder: Path, name: str = "run", *, resume: bool = False, **sections: di
 def other_model(folder: Path) -> dict[str, Any]:
     """A local teacher with other random weights, whose distributions are less even than the policy's."""
     make_inputs(folder / "other", seed=1)
-    path = folder / "other" / "model"
+    sharpen(folder / "other" / "model", 6)
+    return {"type": "local", "name_or_path": str(folder / "other" / "model")}
+
+
+def sharpen(path: Path, factor: float) -> None:
+    """Make a model's distributions less even."""
     model = AutoModelForCausalLM.from_pretrained(path)
     with torch.no_grad():
-        model.lm_head.weight.mul_(6)
+        model.lm_head.weight.mul_(factor)
     model.save_pretrained(path)
-    return {"type": "local", "name_or_path": str(path)}
 
 
 def metrics(result: RunResult) -> list[dict[str, float]]:
@@ -117,14 +129,117 @@ def test_a_snapshot_of_the_policy_is_taken_every_so_many_steps_and_survives_a_re
     assert {file.name for file in (tmp_path / "exported").iterdir()} == {file.name for file in whole.model_folder.iterdir()}
     assert read_model_facts(whole.folder / "checkpoint-6") == read_model_facts(whole.model_folder)
 
-    parts = tmp_path / "parts"
+    resumed = resumed_from_the_checkpoint(tmp_path, whole, **sections)
+    assert [row["distillation/teacher_version"] for row in metrics(resumed)][6:] == [4, 4, 8]
+    assert relative_gap(parameters(whole.model_folder), parameters(resumed.model_folder)) < 1e-5
+
+
+def resumed_from_the_checkpoint(folder: Path, whole: RunResult, **sections: dict[str, Any]) -> RunResult:
+    """The run again from the checkpoint before its last one."""
+    parts = folder / "parts"
     shutil.copytree(whole.folder, parts)
     for name in ("checkpoint-9", "final"):
         shutil.rmtree(parts / name)
     (parts / "summary.json").unlink()
-    resumed = run(tmp_path, "parts", resume=True, **sections)
-    assert [row["distillation/teacher_version"] for row in metrics(resumed)][6:] == [4, 4, 8]
-    assert relative_gap(parameters(whole.model_folder), parameters(resumed.model_folder)) < 1e-5
+    return run(folder, "parts", resume=True, **sections)
+
+
+def test_an_adapter_and_its_snapshot_survive_a_resume(tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    make_inputs(tmp_path)
+    sections: dict[str, dict[str, Any]] = {
+        "lora": {"rank": 4, "alpha": 8.0},
+        "teacher": {"type": "self", "snapshot_every_steps": 4},
+        "algorithm": {"distillation_coefficient": 0.5},
+        "training": {"max_steps": 9, "learning_rate": 2e-2},
+        "checkpoint": {"every_steps": 6},
+    }
+    whole = run(tmp_path, "whole", **sections)
+    resumed = resumed_from_the_checkpoint(tmp_path, whole, **sections)
+    before, after = ([row["distillation/reverse_kl"] for row in metrics(each)] for each in (whole, resumed))
+    assert [row["distillation/teacher_version"] for row in metrics(resumed)] == [0, 0, 0, 0, 4, 4, 4, 4, 8]
+    assert max(abs(before[0]), abs(before[4]), abs(before[8])) < 1e-5  # The snapshot is the policy that sampled.
+    assert abs(before[6]) > 1e-4
+    assert after == pytest.approx(before, abs=1e-5)
+    adapters = [load_file(each.model_folder / "adapter_model.safetensors") for each in (whole, resumed)]
+    assert relative_gap(*adapters) < 1e-5
+
+
+def test_an_adapter_learns_from_a_teacher_while_generation_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    make_inputs(tmp_path)
+    sharpen(tmp_path / "model", 6)  # An output layer that stays as it is must be large, or an adapter could not make a token likely.
+    sections = {"schedule": {"type": "async", "max_staleness": 2}, "lora": {"rank": 4, "alpha": 8.0}}
+    training = {"max_steps": 30, "learning_rate": 2e-2}
+    result = run(tmp_path, teacher=other_model(tmp_path), **sections, **DISTILL | {"training": training})
+    distances = [row["distillation/reverse_kl"] for row in metrics(result)]
+    assert np.mean(distances[-3:]) < 0.7 * np.mean(distances[:3])
+    assert (result.summary["finished"], result.summary["steps"], result.summary["ledger"]["trained"]) == (True, 30, 30 * 4)
+    assert 1 <= result.summary["worst_staleness"] <= 2
+    assert {file.name for file in result.model_folder.glob("*.safetensors")} == {"adapter_model.safetensors"}
+
+
+def serving(folder: Path) -> TeacherServer:
+    """A server that has a model, and a policy's words."""
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+
+    @torch.no_grad()
+    def logprobs(ids: list[int]) -> list[float]:
+        scores = model(torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
+        return scores.gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
+
+    return TeacherServer(logprobs=logprobs, text=lambda token: f" {WORDS[token]}")
+
+
+@pytest.mark.parametrize("form", ["prompt_logprobs", "echo"])
+def test_a_model_on_a_server_teaches_what_it_teaches_here(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    make_inputs(tmp_path)
+    local = other_model(tmp_path)
+    sections = DISTILL | {"training": {"max_steps": 4, "learning_rate": 3e-3}}
+    with running(serving(Path(local["name_or_path"]))) as server:
+        asked = run(tmp_path, "server", teacher={"type": "server", "url": server.url, "form": form}, **sections)
+    here = run(tmp_path, "here", teacher=local, **sections)
+    assert len(server.requests) == 1 + 4 * 4 * 4  # (the first one before the run)
+    found, expected = ([row["distillation/reverse_kl"] for row in metrics(each)] for each in (asked, here))
+    assert found == pytest.approx(expected, abs=1e-4)
+    assert relative_gap(parameters(here.model_folder), parameters(asked.model_folder)) < 1e-4
+
+
+def test_a_server_that_fails_in_the_middle_ends_the_run_with_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    make_inputs(tmp_path)
+    with running(serving(tmp_path / "model")) as server:
+
+        def fail_from_now_on(choice: dict[str, Any]) -> None:
+            if len(server.requests) == 20:
+                server.first_answers = [(400, {"error": "too long"}), *[server.stall] * 20]
+
+        server.change = fail_from_now_on
+        start = time.perf_counter()
+        with pytest.raises(PartDiedError, match=r"refused with status 400 .*too long"):
+            run(tmp_path, teacher={"type": "server", "url": server.url}, **DISTILL)
+    assert time.perf_counter() - start < 20  # Requests that stall do not keep it.
+
+
+def test_ctrl_c_ends_the_question_to_a_server_that_says_nothing_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    make_inputs(tmp_path)
+    with running(serving(tmp_path / "model")) as server:
+        server.first_answers = [server.stall]
+        recipe = tmp_path / "recipe.toml"
+        recipe.write_text(dump_recipe(tiny_recipe(tmp_path, teacher={"type": "server", "url": server.url}, **DISTILL)))
+        with subprocess.Popen([sys.executable, "-m", "headrace", "train", str(recipe)], stdout=subprocess.PIPE, text=True) as process:
+            deadline = time.monotonic() + 60
+            while not server.requests:
+                assert time.monotonic() < deadline, "waited 60 s for the question"
+                time.sleep(0.01)
+            os.kill(process.pid, signal.SIGINT)
+            start = time.monotonic()
+            said, _ = process.communicate(timeout=60)
+        assert time.monotonic() - start < 5
+    assert process.returncode == 130
+    assert "asking the teacher at http://127.0.0.1" in said
 
 
 def test_a_penalty_on_rewards_keeps_the_policy_near_to_the_one_it_began_with(tmp_path: Path) -> None:

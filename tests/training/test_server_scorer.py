@@ -286,9 +286,14 @@ def test_the_check_finds_the_only_model_and_compares_the_texts_of_tokens(server:
 
 @pytest.mark.parametrize(
     ("model", "models", "words"),
-    [("small", ["big"], "'small' is not among them"), (None, ["big", "small"], "big, small"), (None, [], "models none")],
+    [
+        ("small", ["big"], "'small' is not among them"),
+        (None, ["big", "small"], "big, small"),
+        (None, [], "models none"),
+        (None, None, "models none"),
+    ],
 )
-def test_the_check_names_the_servers_models(server: TeacherServer, model: str | None, models: list[str], words: str) -> None:
+def test_the_check_names_the_servers_models(server: TeacherServer, model: str | None, models: list[str] | None, words: str) -> None:
     server.models = models
     with pytest.raises(ModelError, match=words):
         checked(scorer(server, model=model), [1, 2], ["w1", "w2"])

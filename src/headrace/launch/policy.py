@@ -135,11 +135,6 @@ def autocast_dtype(recipe: Recipe) -> torch.dtype | None:
     return torch.bfloat16
 
 
-def device() -> torch.device:
-    """The GPU when there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
 def _on_device(model: PreTrainedModel) -> PreTrainedModel:
     """The model on the GPU when there is one."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -36,9 +36,10 @@ def find_teacher(recipe: Recipe, policy: FoundModel, *, longest_sequence: int, c
             teacher.check_reads(policy, longest_sequence=longest_sequence)
             return teacher
         case ServerTeacher() as server:
+            scorer = server_scorer(server)
             console.print(f"asking the teacher at {server.url}", markup=False)
             # On a loop of its own, where Ctrl-C ends the question at once.
-            return server.model_copy(update={"model": asyncio.run(_model_on(server, policy.tokenizer))})
+            return server.model_copy(update={"model": asyncio.run(_ask(scorer, policy.tokenizer))})
         case _:
             return None
 
@@ -72,8 +73,8 @@ def server_scorer(server: ServerTeacher) -> ServerScorer:
     )
 
 
-async def _model_on(server: ServerTeacher, tokenizer: PreTrainedTokenizerBase) -> str:
-    scorer = server_scorer(server)
+async def _ask(scorer: ServerScorer, tokenizer: PreTrainedTokenizerBase) -> str:
+    """The name of the server's model."""
     token_ids = tokenizer(_PROBE)["input_ids"]
     try:
         return await scorer.check(token_ids, [str(tokenizer.decode([token_id])) for token_id in token_ids])

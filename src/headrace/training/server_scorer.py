@@ -125,8 +125,9 @@ class ServerScorer:
             return np.array(logprobs[len(prompt_ids) :], np.float32), time.perf_counter() - start
 
     async def _find_model(self) -> str:
-        listed = await self._ask("models", None)
-        names = [str(model["id"]) for model in listed.get("data", ()) if isinstance(model, dict) and "id" in model]
+        listed = (await self._ask("models", None)).get("data")
+        models = listed if isinstance(listed, list) else []
+        names = [str(model["id"]) for model in models if isinstance(model, dict) and "id" in model]
         if self._model in names or (self._model is None and len(names) == 1):
             return self._model or names[0]
         wanted = "no model was chosen" if self._model is None else f"teacher.model = {self._model!r} is not among them"
@@ -168,10 +169,10 @@ class ServerScorer:
             raise _TryAgainError(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
 
     def _read(self, path: str, response: httpx2.Response) -> dict[str, Any]:
-        status, said = response.status_code, f"status {response.status_code} {response.text[:500]}"
-        if status == 429 or status >= 500:
-            raise _TryAgainError(said)
         if not response.is_success:
+            status, said = response.status_code, f"status {response.status_code} {response.text[:500]}"
+            if status == 429 or status >= 500:
+                raise _TryAgainError(said)
             raise PartDiedError(f"the teacher at {self._url}/{path} refused with {said}; {_remedy(status)}")
         try:
             answer = response.json()
