@@ -31,6 +31,15 @@ def test_plain_lines_hold_one_item_each_however_long() -> None:
     assert lines[-1] == "note               [red]a note[/red] " + "x" * 200
 
 
+def test_what_is_left_out_and_compared_is_listed_where_anything_is() -> None:
+    found = shown(terminal=False, algorithm={"name": "dapo"}, shadow={"algorithms": ["areal", "gspo"]})
+    assert "\nrules              groups without signal are replaced, overlong buffer of 20%\n" in found
+    assert "\ncompared with      areal, gspo\n" in found
+    plain = shown(terminal=False)
+    assert "rules " not in plain
+    assert "compared with" not in plain
+
+
 def test_nothing_that_bounds_staleness_is_said_to() -> None:
     assert "\nworst staleness    not bounded: " in shown(
         terminal=False, schedule={"type": "async", "order": "completion", "max_staleness": 2}

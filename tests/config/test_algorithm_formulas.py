@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headrace.config.algorithm import AlgorithmSection
-from headrace.config.algorithm_formulas import batch_rules, loss_formula
+from headrace.config.algorithm_formulas import batch_rules, division, loss_formula
 from headrace.config.named_algorithms import NAMED_ALGORITHMS, AlgorithmName
 
 
@@ -58,13 +58,18 @@ def test_every_loss_line_tells_its_name_and_its_advantage(name: AlgorithmName) -
 
 
 @pytest.mark.parametrize(
-    ("settings", "rules"),
+    ("settings", "divided"),
     [
         ({}, "Σ of each completion's mean / completions of the batch"),
         ({"name": "rloo"}, "Σ / (completions of the batch · max_completion_length)"),
-        ({"name": "dapo"}, "Σ / completion tokens of the batch, groups without signal are replaced, overlong buffer of 20%"),
-        ({"name": "areal", "mask_truncated_completions": True}, "Σ / completion tokens of the batch, truncated completions left out"),
+        ({"name": "areal"}, "Σ / completion tokens of the batch"),
     ],
 )
-def test_what_is_done_with_the_batch(settings: dict[str, Any], rules: str) -> None:
-    assert batch_rules(algorithm(**settings)) == rules
+def test_what_the_sum_is_divided_by(settings: dict[str, Any], divided: str) -> None:
+    assert division(algorithm(**settings)) == divided
+
+
+def test_what_is_done_with_groups_and_answers() -> None:
+    assert batch_rules(algorithm()) == []
+    assert batch_rules(algorithm(name="dapo")) == ["groups without signal are replaced", "overlong buffer of 20%"]
+    assert batch_rules(algorithm(mask_truncated_completions=True)) == ["truncated completions are left out"]

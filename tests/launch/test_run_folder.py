@@ -5,7 +5,7 @@ from tiny_runs import tiny_recipe
 
 from headrace.config.loading import load_recipe
 from headrace.config.recipe import Recipe
-from headrace.errors import CheckpointError, DataError, RewardError, RunFolderError, UserError
+from headrace.errors import CheckpointError, DataError, RewardError, RunFolderError
 from headrace.launch.run_folder import RunFolder
 
 
@@ -91,7 +91,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def fail_in(folder: RunFolder, recipe: Recipe, error: UserError, written: dict[Path, str]) -> None:
+def fail_in(folder: RunFolder, recipe: Recipe, error: BaseException, written: dict[Path, str]) -> None:
     with folder.opened(recipe, resume=False):
         for file, text in written.items():
             file.write_text(text)
@@ -101,9 +101,10 @@ def fail_in(folder: RunFolder, recipe: Recipe, error: UserError, written: dict[P
 def test_a_users_error_before_the_run_begins_removes_a_new_folder_only(tmp_path: Path) -> None:
     recipe, folder = tiny_recipe(tmp_path), RunFolder(tmp_path / "run")
     for left_by_the_start in ([], [folder.event_log, folder.metrics]):
-        with pytest.raises(DataError):
-            fail_in(folder, recipe, DataError("no rows"), dict.fromkeys(left_by_the_start, ""))
-        assert not folder.path.exists()
+        for error in (DataError("no rows"), KeyboardInterrupt()):
+            with pytest.raises(type(error)):
+                fail_in(folder, recipe, error, dict.fromkeys(left_by_the_start, ""))
+            assert not folder.path.exists()
     with pytest.raises(ZeroDivisionError), folder.opened(recipe, resume=False):
         raise ZeroDivisionError
     assert folder.recipe.is_file()

@@ -16,11 +16,11 @@ AFTER = evaluation(2, 0.75, answers=[(5, "a right answer", 1.0)])
 STEPS = [step_finished(1, stats=engine(generated=4000, busy=3.0)), step_finished(2, stats=engine(generated=8000, busy=7.0))]
 
 
-def shown(events, *, terminal=False, width=110):
+def shown(events, *, terminal=False, width=110, places=None):
     output = io.StringIO()
     console = Console(file=output, force_terminal=terminal, width=width, color_system=None)
     summary = SummaryBuilder()
-    view = ProgressView(console, title="a run", summary=summary, places={"metrics": Path("/runs/" + "long/" * 30 + "metrics.jsonl")})
+    view = ProgressView(console, title="a run", summary=summary, places=places or {})
     for number, event in enumerate(events):
         summary.handle(10.0 * number, event)
         view.handle(10.0 * number, event)
@@ -44,15 +44,20 @@ def test_without_a_terminal_each_step_and_evaluation_is_one_ascii_line():
     assert output.isascii()
 
 
-def test_the_end_shows_before_and_after_on_the_same_prompts():
-    output = shown([STARTED, BEFORE, *STEPS, AFTER, FINISHED])
+def test_the_end_shows_before_and_after_on_the_same_prompts_and_where_things_lie(tmp_path):
+    metrics = tmp_path.joinpath(*["long"] * 30, "metrics.jsonl")
+    metrics.parent.mkdir(parents=True)
+    metrics.touch()
+    places = {"metrics": metrics, "model": tmp_path / "not written"}
+    output = shown([STARTED, BEFORE, *STEPS, AFTER, FINISHED], places=places)
     assert "finished after 2 steps in 50.0 s" in output
     assert "0.250 before, 0.750 after (+0.500)" in output
     assert "worst 1, mean 0.50" in output
     assert "question 5" in output
     assert "[reward 0] a wrong answer" in output
     assert "[reward 1] a right answer" in output
-    assert str(Path("/runs/" + "long/" * 30 + "metrics.jsonl")) in output
+    assert str(metrics) in output
+    assert "not written" not in output
 
 
 def test_a_run_that_broke_claims_nothing():

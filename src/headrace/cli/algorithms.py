@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headrace.config.algorithm import AlgorithmSection
-from headrace.config.algorithm_formulas import batch_rules, loss_formula
+from headrace.config.algorithm_formulas import batch_rules, division, loss_formula
 from headrace.config.named_algorithms import NAMED_ALGORITHMS, AlgorithmName
 from headrace.errors import RecipeError
 
@@ -65,7 +65,7 @@ def _loss_of(algorithm: AlgorithmSection, indent: str) -> Iterator[str]:
     yield indent + loss
     whole = re.sub(r"(?<!,) |(?<=\[\d,) ", _NO_BREAK, symbols)
     yield from (line.replace(_NO_BREAK, " ") for line in _wrapped(f"{indent}{whole}", indent))
-    yield from _wrapped(indent + batch_rules(algorithm), indent)
+    yield from _wrapped(indent + ", ".join([division(algorithm), *batch_rules(algorithm)]), indent)
 
 
 def _wrapped(line: str, indent: str) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from headrace.config.algorithm_formulas import batch_rules
 from headrace.config.memory import MemoryEstimate
 from headrace.config.plan import Plan
 from headrace.config.recipe import Recipe
@@ -16,7 +17,7 @@ Lines = list[tuple[str, str]]
 def show_plan(plan: Plan, recipe: Recipe, notes: Sequence[str], console: Console | None = None) -> None:
     """Print a plan with its warnings, then the notes."""
     console = console or Console(highlight=False)
-    lines = [*_batch(plan, recipe), *_schedule(plan, recipe), *_learning(plan), *_extent(plan, recipe), *_memory(plan.memory)]
+    lines = [*_batch(plan, recipe), *_schedule(plan, recipe), *_learning(plan, recipe), *_extent(plan, recipe), *_memory(plan.memory)]
     lines += [("warning", warning) for warning in plan.warnings]
     lines += [("note", note) for note in notes]
     if console.is_terminal:
@@ -43,8 +44,15 @@ def _schedule(plan: Plan, recipe: Recipe) -> Lines:
     ]
 
 
-def _learning(plan: Plan) -> Lines:
-    return [("loss", plan.loss), ("divided by", plan.denominator), ("sampling", plan.sampling), ("evaluation", plan.evaluation)]
+def _learning(plan: Plan, recipe: Recipe) -> Lines:
+    parts = {"rules": batch_rules(recipe.algorithm), "compared with": list(recipe.shadow_algorithms)}
+    return [
+        ("loss", plan.loss),
+        ("divided by", plan.denominator),
+        *((name, ", ".join(found)) for name, found in parts.items() if found),
+        ("sampling", plan.sampling),
+        ("evaluation", plan.evaluation),
+    ]
 
 
 def _extent(plan: Plan, recipe: Recipe) -> Lines:

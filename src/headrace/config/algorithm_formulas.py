@@ -15,19 +15,25 @@ def loss_formula(algorithm: AlgorithmSection) -> str:
     return f"{algorithm.name}: Σ {loss}; {', '.join([*_ratio(algorithm), *_left_out(algorithm), f'A = {_advantage(algorithm)}'])}"
 
 
-def batch_rules(algorithm: AlgorithmSection) -> str:
-    """What the sum is divided by, and what becomes of groups and answers before it."""
-    divided = {
-        "tokens": "Σ / completion tokens of the batch",
-        "sequences": "Σ of each completion's mean / completions of the batch",
-        "constant": "Σ / (completions of the batch · max_completion_length)",
-    }
+def division(algorithm: AlgorithmSection) -> str:
+    """What becomes of the sum in the end."""
+    match algorithm.denominator:
+        case "tokens":
+            return "Σ / completion tokens of the batch"
+        case "sequences":
+            return "Σ of each completion's mean / completions of the batch"
+        case "constant":
+            return "Σ / (completions of the batch · max_completion_length)"
+
+
+def batch_rules(algorithm: AlgorithmSection) -> list[str]:
+    """What becomes of groups and answers before they are learned from, where anything does."""
     rules = {
         "groups without signal are replaced": algorithm.dynamic_sampling,
         f"overlong buffer of {algorithm.overlong_buffer_share:.0%}": algorithm.overlong_buffer_share > 0,
-        "truncated completions left out": algorithm.mask_truncated_completions,
+        "truncated completions are left out": algorithm.mask_truncated_completions,
     }
-    return ", ".join([divided[algorithm.denominator], *(rule for rule, chosen in rules.items() if chosen)])
+    return [rule for rule, chosen in rules.items() if chosen]
 
 
 def _surrogate(section: parts.Surrogate, weight: str) -> str:

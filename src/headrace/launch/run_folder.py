@@ -76,7 +76,7 @@ class RunFolder:
                 with replacing(self.recipe) as aside:
                     aside.write_text(dump_recipe(recipe), encoding="utf-8")
                 yield
-        except UserError:
+        except (UserError, KeyboardInterrupt):
             if is_new and not (self.event_log.is_file() and self.event_log.stat().st_size):
                 # The run never began: the mended command shall not meet the leftovers of its start.
                 shutil.rmtree(self.path, ignore_errors=True)

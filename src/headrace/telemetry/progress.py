@@ -34,7 +34,7 @@ class ProgressView:
         console: Where to. On a terminal the view is redrawn in place; elsewhere each step and each evaluation is one line.
         title: Names the run on the view.
         summary: Adds the same run up; it must come before this sink among the sinks.
-        places: What is where, for the end (`{"metrics": path, …}`).
+        places: What is where, for the end (`{"metrics": path, …}`); what was not written is not shown.
     """
 
     def __init__(self, console: Console, *, title: str, summary: SummaryBuilder, places: Mapping[str, Path]) -> None:
@@ -66,7 +66,8 @@ class ProgressView:
         if self._live is not None:
             self._live.stop()
         if self._finished:
-            self._console.print(closing_report(self._summary.summary(), self._places), crop=False)
+            written = {name: path for name, path in self._places.items() if path.exists()}
+            self._console.print(closing_report(self._summary.summary(), written), crop=False)
 
     def warn(self, message: str) -> None:
         """Print a warning where it stays: above the live view, or as a line."""
