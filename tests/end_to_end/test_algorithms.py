@@ -32,7 +32,10 @@ def test_a_surrogate_and_an_advantage_of_the_users_own(tmp_path: Path) -> None:
     make_inputs(tmp_path)
     (tmp_path / "mine.py").write_text(
         "def losses(ratio, logprobs, advantages):\n    return -ratio * advantages\n\n"
-        "def advantages(rewards, lengths):\n    return [[reward - sum(group) / len(group) for reward in group] for group in rewards]\n"
+        "def centred(group):\n"
+        "    present = [reward for reward in group if reward is not None]\n"
+        "    return [None if reward is None else reward - sum(present) / len(present) for reward in group]\n\n"
+        "def advantages(rewards, lengths):\n    return [centred(group) for group in rewards]\n"
     )
     plain = {"name": "dr_grpo", "surrogate": {"type": "importance"}}
     own = {

@@ -170,11 +170,11 @@ def test_an_adapter_learns_from_a_teacher_while_generation_goes_on(tmp_path: Pat
     make_inputs(tmp_path)
     sharpen(tmp_path / "model", 6)  # An output layer that stays as it is must be large, or an adapter could not make a token likely.
     sections = {"schedule": {"type": "async", "max_staleness": 2}, "lora": {"rank": 4, "alpha": 8.0}}
-    training = {"max_steps": 30, "learning_rate": 2e-2}
+    training = {"max_steps": 60, "learning_rate": 2e-2}
     result = run(tmp_path, teacher=other_model(tmp_path), **sections, **DISTILL | {"training": training})
     distances = [row["distillation/reverse_kl"] for row in metrics(result)]
-    assert np.mean(distances[-3:]) < 0.7 * np.mean(distances[:3])
-    assert (result.summary["finished"], result.summary["steps"], result.summary["ledger"]["trained"]) == (True, 30, 30 * 4)
+    assert np.mean(distances[-10:]) < 0.6 * np.mean(distances[:10])
+    assert (result.summary["finished"], result.summary["steps"], result.summary["ledger"]["trained"]) == (True, 60, 60 * 4)
     assert 1 <= result.summary["worst_staleness"] <= 2
     assert {file.name for file in result.model_folder.glob("*.safetensors")} == {"adapter_model.safetensors"}
 
