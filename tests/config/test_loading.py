@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.config.loading import dump_recipe, load_recipe, parse_recipe
@@ -267,6 +267,7 @@ def recipe_or_message(table: dict[str, object]) -> Recipe | str:
         return str(error)
 
 
+@example({"checkpoint": "\x85"})
 @given(st.dictionaries(NAMES, VALUES, max_size=4))
 def test_whatever_is_written_is_a_recipe_or_one_line(table: dict[str, object]) -> None:
     smallest = {"run": {"output_dir": "x"}, "model": {"name_or_path": "m"}, "data": {"source": {"type": "file", "path": "a"}}}

@@ -157,5 +157,8 @@ def _is_alternative(part: str) -> bool:
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value, default=str, ensure_ascii=False)
+    # JSON leaves line ends as they are that are not in ASCII.
+    text = "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in json.dumps(value, default=str, ensure_ascii=False)
+    )
     return text if len(text) <= 60 else text[:57] + "..."
