@@ -10,7 +10,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -158,9 +160,10 @@ def test_a_resumed_sync_run_ends_with_the_same_weights(tmp_path: Path) -> None:
     assert relative_gap(first, second) < 1e-5
 
 
-def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("training", [{}, {"max_steps": None, "num_train_epochs": 1}], ids=["steps", "epochs"])
+def test_a_finished_run_is_not_trained_again(training: dict[str, Any], tmp_path: Path) -> None:
     make_inputs(tmp_path)
-    recipe = tiny_recipe(tmp_path)
+    recipe = tiny_recipe(tmp_path, training=training)
     first = train(recipe, base_folder=tmp_path, console=QUIET)
     written = (first.model_folder / "model.safetensors").stat().st_mtime_ns
     again = train(recipe, base_folder=tmp_path, resume=True, console=QUIET)
@@ -174,6 +177,16 @@ def test_a_finished_run_goes_on_with_more_steps(tmp_path: Path) -> None:
     more = train(tiny_recipe(tmp_path, training={"max_steps": 7}), base_folder=tmp_path, resume=True, console=QUIET)
     assert more.summary["steps"] == 7
     assert [step for step, _, _ in trained_prompts(more.folder)] == [step for step in range(1, 8) for _ in range(4)]
+
+
+def test_a_finished_run_goes_on_with_more_epochs(tmp_path: Path) -> None:
+    """Twelve prompts, four a step."""
+    make_inputs(tmp_path)
+    for num_epochs, steps in ((1, 3), (3, 9)):
+        training = {"max_steps": None, "num_train_epochs": num_epochs}
+        result = train(tiny_recipe(tmp_path, training=training), base_folder=tmp_path, resume=num_epochs > 1, console=QUIET)
+        assert result.summary["steps"] == steps
+    assert Counter((epoch, row) for _, epoch, row in trained_prompts(result.folder)) == Counter(product(range(3), range(12)))
 
 
 def test_ctrl_c_finishes_the_step_saves_and_ends(launcher: Launcher, tmp_path: Path) -> None:

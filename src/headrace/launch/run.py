@@ -70,7 +70,7 @@ def train_on(recipe: Recipe, inputs: Inputs, folder: RunFolder, *, console: Cons
     folders = CheckpointFolders(folder.path, keep_last=recipe.checkpoint.keep_last)
     latest = folders.latest()
     resumed = None if latest is None else read_checkpoint(latest)
-    if (done := _finished_summary(folder, recipe, resumed)) is not None:
+    if (done := _finished_summary(folder, recipe, inputs, resumed)) is not None:
         console.print(f"{folder.path} has finished its {done['steps']} steps already; its results are in {folder.summary}")
         return RunResult(folder=folder.path, summary=done)
     check_inputs(inputs, recipe)
@@ -159,14 +159,13 @@ def _save_final(policy: Policy, final: Path) -> None:
         partial.rename(final)
 
 
-def _finished_summary(folder: RunFolder, recipe: Recipe, resumed: ResumedRun | None) -> dict[str, Any] | None:
-    """The summary of a run that has nothing left to do."""
+def _finished_summary(folder: RunFolder, recipe: Recipe, inputs: Inputs, resumed: ResumedRun | None) -> dict[str, Any] | None:
+    """The summary of a run that has nothing left to do, as far as that can be told without a tokenizer."""
     if resumed is None or not folder.summary.is_file():
         return None
     summary = json.loads(folder.summary.read_text(encoding="utf-8"))
-    last = recipe.training.max_steps
-    at_end = resumed.version >= last if last is not None else summary["steps"] == resumed.version
-    return summary if summary["finished"] and at_end else None
+    last = recipe.training.num_steps(len(inputs.rows) - recipe.data.held_out)
+    return summary if summary["finished"] and resumed.version >= last else None
 
 
 def _say_what_was_left_out(policy: Policy, console: Console) -> None:
