@@ -60,7 +60,7 @@ def row(cell: Cell, runs: Sequence[Run]) -> tuple[str, ...]:
         str(len(runs)),
         f"{mean('mean_staleness'):.1f}",
         f"{mean('clip_share'):.2%}",
-        f"{max(run['largest_weight'] for run in runs):.3g}",
+        f"{max(run['largest_weight'] for run in runs if run['largest_weight'] is not None):.3g}",
         f"{mean('ess'):.2f}",
         f"{mean('seconds'):.0f}",
     )

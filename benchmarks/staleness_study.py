@@ -9,7 +9,6 @@ added. At the end `docs/staleness_study.md` and its picture are written from the
 
 import argparse
 import json
-import math
 import statistics
 import tempfile
 import time
@@ -108,17 +107,20 @@ def summary_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     evaluations = [row["eval/reward"] for row in rows if "eval/reward" in row]
     steps = [row for row in rows if "time/step" in row]
 
-    def mean(name: str) -> float | None:
-        values = [row[name] for row in steps if name in row]
-        return rounded(statistics.fmean(values)) if values else None
+    def found(name: str) -> list[float]:
+        """A step that computes nothing, because no group of it has a signal, reports nothing of its tokens."""
+        return [row[name] for row in steps if name in row]
+
+    def mean(name: str) -> float:
+        return rounded(statistics.fmean(found(name)))
 
     return {
         "accuracy_before": rounded(evaluations[0]),
         "accuracy": rounded(evaluations[-1]),
         "clip_share": mean("clip_ratio/region_mean"),
         "mean_staleness": mean("staleness/mean"),
-        "largest_staleness": max(row["staleness/max"] for row in steps),
-        "largest_weight": rounded(max(row.get("sampling/importance_sampling_ratio/max", math.nan) for row in steps)),
+        "largest_staleness": max(found("staleness/max")),
+        "largest_weight": rounded(max(found("sampling/importance_sampling_ratio/max"))),
         "ess": mean("ess"),
         "seconds": rounded(sum(row["time/step"] for row in steps)),
         "rewards": [rounded(row["reward"]) for row in steps],

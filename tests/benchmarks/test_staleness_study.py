@@ -19,8 +19,12 @@ def test_a_page_is_written_from_the_runs(tmp_path: Path) -> None:
     from staleness_report import write_report
     from staleness_study import summary_of
 
-    summary = summary_of([{"eval/reward": 0.1}, ROW, {**ROW, "sampling/importance_sampling_ratio/max": 7.0}, {"eval/reward": 0.6}])
-    assert (summary["accuracy_before"], summary["accuracy"], summary["largest_weight"], summary["seconds"]) == (0.1, 0.6, 7.0, 4.0)
+    # A step whose groups have no signal computes nothing, and says nothing of its tokens' weights.
+    silent = {name: value for name, value in ROW.items() if name not in ("ess", "sampling/importance_sampling_ratio/max")}
+    rows = [{"eval/reward": 0.1}, silent, ROW, {**ROW, "sampling/importance_sampling_ratio/max": 7.0}, {"eval/reward": 0.6}]
+    summary = summary_of(rows)
+    assert (summary["accuracy_before"], summary["accuracy"], summary["largest_weight"], summary["seconds"]) == (0.1, 0.6, 7.0, 6.0)
+    assert summary["ess"] == 0.9
     runs = [
         {"condition": {"max_staleness": staleness, "algorithm": algorithm, "seed": 0, "steps": 5}, **summary}
         for staleness, algorithm in ((4, "a3po"), (0, "ppo"), (4, "ppo"))
