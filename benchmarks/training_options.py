@@ -46,7 +46,7 @@ SEQUENCES = 64
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    arguments = section_parser(__doc__, SECTIONS, runs=5).parse_args(argv)
+    arguments = section_parser(__doc__, SECTIONS, runs=9).parse_args(argv)
     run_sections("training_options", SECTIONS, arguments, {"lora": LORA.model_dump()})
 
 
