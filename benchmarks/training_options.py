@@ -1,6 +1,6 @@
 """What options of training cost, beside the same without them.
 
-    python benchmarks/training_options.py --model DIR [--only shadow lora] [--runs 5] [--json]
+    python benchmarks/training_options.py --model DIR [--only shadow lora] [--runs 9] [--json]
 
 shadow   seconds of a training step, by the number of algorithms that are compared in it; its tokens are of two stalenesses
 lora     a training step, publishing and decoding: all weights, and an adapter
@@ -19,7 +19,6 @@ import headrace  # noqa: F401 - before torch, as it sets how OpenMP's threads wa
 
 # isort: split
 import numpy as np
-import torch
 from decode import NEW_TOKENS, decoding, tokenize
 from grouped_samples import QUICKSTART, grouped_rows
 from interleaving import interleaved, medians, rounded, timed
@@ -32,10 +31,10 @@ from headrace.config.algorithm import AlgorithmSection
 from headrace.config.lora import LoraSection
 from headrace.config.named_algorithms import AlgorithmName
 from headrace.launch.adapters import add_adapter
-from headrace.training.policy_model import PolicyModel
+from headrace.training.frozen_policy import FrozenPolicy
 from headrace.training.policy_trainer import PolicyTrainer
 from headrace.training.shadow import Shadows
-from headrace.types import Floats, Sample, SharedPromptRow
+from headrace.types import Floats, Rollout, Sample, SharedPromptRow
 
 SHADOWS: tuple[AlgorithmName, ...] = ("areal", "a3po", "gspo", "cispo", "dapo", "sapo")
 COUNTS = (0, 1, 3, 6)
@@ -108,19 +107,22 @@ def stale_rows(model: PreTrainedModel) -> list[SharedPromptRow]:
             versions=(np.arange(count) >= count // 2).astype(np.int32),
         )
 
-    present = present_logprobs(model, rows)
-    return [replace(row, samples=tuple(stale(sample, present[id(sample)]) for sample in row.samples)) for row in rows]
+    return [
+        replace(row, samples=tuple(map(stale, row.samples, of_samples)))
+        for row, of_samples in zip(rows, present_logprobs(model, rows), strict=True)
+    ]
 
 
-@torch.no_grad()
-def present_logprobs(model: PreTrainedModel, rows: Sequence[SharedPromptRow]) -> dict[int, Floats]:
-    """What the model says of the tokens of each sample, by the sample's identity."""
-    policy = PolicyModel(copy.deepcopy(model), temperature=1.0, autocast_dtype=AUTOCAST, token_budget=TOKEN_BUDGET)
-    found: dict[int, Floats] = {}
-    for collated in policy.passes(rows):
-        of_samples = policy.score(collated).logprobs.split([len(sample.completion_ids) for sample in collated.samples])
-        found |= {id(sample): logprobs.numpy() for sample, logprobs in zip(collated.samples, of_samples, strict=True)}
-    return found
+def present_logprobs(model: PreTrainedModel, rows: Sequence[SharedPromptRow]) -> list[tuple[Floats, ...]]:
+    """What the model says of the tokens of each sample, row by row."""
+    policy = FrozenPolicy(copy.deepcopy(model), temperature=1.0, autocast_dtype=AUTOCAST, token_budget=TOKEN_BUDGET)
+    return [policy.logprobs(row.prompt_ids, list(map(rollout_of, row.samples))) for row in rows]
+
+
+def rollout_of(sample: Sample) -> Rollout:
+    return Rollout(
+        completion_ids=sample.completion_ids, logprobs=sample.logprobs, versions=sample.versions, finish_reason="length", text=""
+    )
 
 
 def measure_lora(arguments: argparse.Namespace) -> dict[str, object]:

@@ -72,6 +72,8 @@ class GroupRunner:
         self._rewards = rewards
         self._teacher = teacher
         self._reference = reference
+        others = [name for name, scorer in (("teacher", teacher), ("reference", reference)) if scorer is not None]
+        self._scores = " and ".join(["rewards", *others])
         self._buffer = buffer
         self._events = events
         self._sampling = sampling
@@ -105,8 +107,7 @@ class GroupRunner:
         return await self._limited(engine.generate(request), "the rollouts", group)
 
     async def _score(self, group: AdmittedGroup, rollouts: Sequence[Rollout]) -> ScoredGroup:
-        others = [name for name, scorer in (("teacher", self._teacher), ("reference", self._reference)) if scorer is not None]
-        self._buffer.advance(group.group_id, waits_for=" and ".join(["rewards", *others]))
+        self._buffer.advance(group.group_id, waits_for=self._scores)
         rewards, (teacher, reference) = await gather_both(
             self._limited(self._rewards.score(group.prompt, rollouts), "the rewards", group),
             gather_both(

@@ -51,6 +51,8 @@ class Composition:
     proximal: str
     """`behaviour`, `recompute` or `loglinear`."""
     off_policy_mask_threshold: float | None
+    learns_without_advantage: bool
+    """Whether tokens of a sample without any advantage may have a gradient, too; our surrogates are products with it."""
 
     def loss(
         self, tokens: LossTokens, *, staleness: Tensor, start_logprobs: Tensor | None, trusted_distance: float | None = None
@@ -112,6 +114,7 @@ def compose(algorithm: AlgorithmSection, *, token_losses: TokenLossFunction | No
         level=LEVELS[algorithm.importance_sampling_level],
         proximal=algorithm.proximal,
         off_policy_mask_threshold=algorithm.off_policy_mask_threshold,
+        learns_without_advantage=isinstance(algorithm.surrogate, parts.PythonSurrogate),
     )
 
 

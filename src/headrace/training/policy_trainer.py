@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from headrace.algorithms.corrections import largest_trusted_distance
 from headrace.algorithms.normalisers import BatchCounts
 from headrace.algorithms.ratios import log_ratios
-from headrace.config.algorithm import AlgorithmSection, M2poSurrogate, PythonSurrogate
+from headrace.config.algorithm import AlgorithmSection, M2poSurrogate
 from headrace.config.training import TrainingSection
 from headrace.interfaces import Weights
 from headrace.training.adapter import adapter_off, has_adapter, learning_parameters
@@ -118,9 +118,7 @@ class PolicyTrainer:
         if shadows is not None:
             self._comparison = ShadowComparison(
                 self._policy,
-                applied=PolicyObjective(
-                    composition=self._composition, normaliser=self._normaliser, learns_without_advantage=self._surrogate_of_user
-                ),
+                applied=PolicyObjective(composition=self._composition, normaliser=self._normaliser),
                 has_entropy=algorithm.entropy_coefficient != 0,
                 computes_all=self._trains_without_advantage,
                 shadows=shadows,
@@ -217,13 +215,10 @@ class PolicyTrainer:
         return self._policy.passes(micro_batch.rows if self._trains_without_advantage else _with_advantage(micro_batch.rows))
 
     @property
-    def _surrogate_of_user(self) -> bool:
-        return isinstance(self._algorithm.surrogate, PythonSurrogate)
-
-    @property
     def _trains_without_advantage(self) -> bool:
-        """Our surrogates are products with the advantage, whatever the ratio is; a user's, KL, entropy and a critic's loss may not be."""
-        return self._surrogate_of_user or self._algorithm.has_kl_loss or self._algorithm.entropy_coefficient != 0 or self.critic is not None
+        """KL, entropy and a critic's loss do not look at the advantage, and a user's surrogate need not."""
+        others = self._algorithm.has_kl_loss or self._algorithm.entropy_coefficient != 0 or self.critic is not None
+        return self._composition.learns_without_advantage or others
 
     def _count(self, micro_batch: MicroBatch) -> None:
         loss_tokens = sum(row.num_loss_tokens for row in micro_batch.rows)

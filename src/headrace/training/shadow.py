@@ -14,7 +14,7 @@ from torch import Tensor
 from headrace.algorithms.corrections import largest_trusted_distance
 from headrace.algorithms.normalisers import Normaliser
 from headrace.algorithms.ratios import log_ratios, masked
-from headrace.config.algorithm import AlgorithmSection, M2poSurrogate, PythonSurrogate
+from headrace.config.algorithm import AlgorithmSection, M2poSurrogate
 from headrace.config.shadow import APPLIED
 from headrace.training.adapter import learning_parameters
 from headrace.training.collation import CollatedRows, tokens_with_signal
@@ -48,13 +48,11 @@ class PolicyObjective:
 
     composition: Composition
     normaliser: Normaliser
-    learns_without_advantage: bool
-    """Whether tokens of a sample without any advantage have a gradient, too."""
 
     def counts(self, advantages: Tensor, rows: CollatedRows) -> Tensor:
         """Which tokens it learns from [tokens]: not those of samples that it leaves out, where advantages are NaN."""
         present = ~advantages.isnan()
-        return present if self.learns_without_advantage else present & tokens_with_signal(advantages, rows)
+        return present if self.composition.learns_without_advantage else present & tokens_with_signal(advantages, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -101,7 +99,6 @@ class ShadowComparison:
             label: PolicyObjective(
                 composition=compose(algorithm, token_losses=shadows.token_losses.get(label)),
                 normaliser=normaliser_of(algorithm, max_completion_length),
-                learns_without_advantage=isinstance(algorithm.surrogate, PythonSurrogate),
             )
             for label, algorithm in shadows.algorithms.items()
         }
@@ -196,7 +193,7 @@ class ShadowComparison:
 
     def _others_learn_from(self, sample: Sample) -> bool:
         return any(
-            advantages is not None and (self._objectives[label].learns_without_advantage or advantages.any())
+            advantages is not None and (self._objectives[label].composition.learns_without_advantage or advantages.any())
             for label, advantages in sample.shadow_advantages.items()
         )
 
